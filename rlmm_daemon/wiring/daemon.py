@@ -31,6 +31,7 @@ from rlmm_daemon.daemon.cleaner.left_behind import LeftBehind
 from rlmm_daemon.daemon.cleaner.observer import WATCHED_BY_OWNER_OF, Observer
 from rlmm_daemon.daemon.cleaner.peers import NoPeers, PresentPeers
 from rlmm_daemon.daemon.cleaner.proof import AnnouncedProof, ClusterProof, TopicProof
+from rlmm_daemon.daemon.cleaner.report import Report
 from rlmm_daemon.daemon.copying.copier import Copier
 from rlmm_daemon.daemon.metadata.manager import Manager
 from rlmm_daemon.daemon.operator.admin import AdminServer
@@ -114,7 +115,7 @@ class Daemon:
                 self.disk,
                 self._clock,
                 self._rng,
-                lambda work, name: writes.create_task(work, name=name),
+                spawn=lambda work, name: writes.create_task(work, name=name),
                 metrics=self._metrics.log,
             )
             manager = self._manager(log)
@@ -186,13 +187,23 @@ class Daemon:
             else None
         )
         cleaner = self._cleaner(manager, copier, view)
+        observer = self._observer(manager, cleaner, view)
+        removals = (
+            None
+            if cleaner is None
+            else Report(
+                cleaner,
+                leader_of=lambda number: view.facts.leaders.get(number) if view.facts else None,
+                observer=observer,
+            )
+        )
         keeper = self._storage_keeper(manager, view)
         log_facts = kafka.facts if kafka else None
         standing = Standing(
             manager,
             config=config,
             copier=copier,
-            cleaner=cleaner,
+            removals=removals,
             runtime=runtime,
             storage=lambda: StorageView(
                 kind=storage_kind(config),
@@ -208,7 +219,7 @@ class Daemon:
             guard=self._guard,
             repair=adapters.repair_of(manager.log),
             recovery=self._recovery(manager, copier),
-            cleaner=cleaner,
+            removals=removals,
             left_behind=None if cleaner else LeftBehind(manager, self._topic_proof(manager, view)),
         )
         server = Server(
@@ -238,7 +249,7 @@ class Daemon:
             server.stats,
             log_facts=log_facts,
             traffic=s3.traffic if s3 else None,
-            cleaner=cleaner,
+            removals=removals,
             writable=lambda: not (adapters.refusal_of(manager.log) or manager.fleet.noted.refusal),
             buffered=server.buffered_bytes,
         )
@@ -267,8 +278,8 @@ class Daemon:
                 runtime.spawn("copies.late", copier.late.run())
             if cleaner is not None:
                 runtime.spawn("cleaner", cleaner.run())
-                if cleaner.observer is not None:
-                    runtime.spawn("cleaner.observer", cleaner.observer.run())
+            if observer is not None:
+                runtime.spawn("cleaner.observer", observer.run())
             if caches is not None:
                 runtime.spawn("read caches", caches.run())
             runtime.spawn("admin", start.serve_admin(admin, manager), may_end=True)
@@ -313,7 +324,7 @@ class Daemon:
                 return frozenset(MetadataPartition(number) for number in range(count))
             return view.owned_within(options.view_seconds_max)
 
-        cleaner = Cleaner(
+        return Cleaner(
             manager=manager,
             bucket=storage.bucket,
             copier=copier,
@@ -326,18 +337,23 @@ class Daemon:
             broker_id=config.daemon.broker_id,
             clock=self._clock,
             rng=self._rng,
-            leader_of=lambda number: view.facts.leaders.get(number) if view.facts else None,
         )
-        if config.cleaner.observe.enabled:
-            cleaner.observer = Observer(
-                manager=manager,
-                cluster=view.cluster,
-                log_dirs=config.daemon.log_dirs,
-                broker_id=config.daemon.broker_id,
-                watches=lambda: cleaner.owns(WATCHED_BY_OWNER_OF),
-                options=observer_options_of(config),
-            )
-        return cleaner
+
+    def _observer(
+        self, manager: Manager, cleaner: Cleaner | None, view: ClusterView
+    ) -> Observer | None:
+        """Return who marks what nobody asked for; off unless configured."""
+        config = self._config
+        if cleaner is None or not config.cleaner.observe.enabled:
+            return None
+        return Observer(
+            manager=manager,
+            cluster=view.cluster,
+            log_dirs=config.daemon.log_dirs,
+            broker_id=config.daemon.broker_id,
+            watches=lambda: cleaner.owns(WATCHED_BY_OWNER_OF),
+            options=observer_options_of(config),
+        )
 
     def _topic_proof(self, manager: Manager, view: ClusterView) -> TopicProof:
         if isinstance(self._config.event_log, KafkaLogConfig):

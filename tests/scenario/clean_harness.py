@@ -237,7 +237,7 @@ class CleanHarness:
 
     async def do_observed(self) -> str:
         """What `rlmm cleanup` shows of the clocks."""
-        observer = self.daemon.cleaner.observer
+        observer = self.daemon.report.observer
         assert observer is not None, "nothing is observed"
         rows = observer.rows()
         words = [f"watches {rows['watches']}, seen alive {rows['seen_alive']}"]
@@ -407,7 +407,7 @@ class CleanHarness:
     async def _explained(self, storage: str) -> Explanation:
         daemon = self.daemon
         await daemon.manager.lookups.until_readable(AT, Caller.OPERATOR, 5.0)
-        told = daemon.cleaner.told if storage != "none" else lambda _: RemovalFacts()
+        told = daemon.report.told if storage != "none" else lambda _: RemovalFacts()
         facts = await collect(
             daemon.manager, str(AT), AT, storage=StorageView(kind=storage), removal=told
         )
@@ -433,7 +433,7 @@ class CleanHarness:
 
     async def do_cleanup(self) -> str:
         """What `rlmm cleanup` shows of removals and of what hangs."""
-        rows = self.daemon.cleaner.rows()
+        rows = self.daemon.report.rows()
         removals = [
             f"removal: {row['step']}{', held up' if row['held'] else ''}; "
             f"{row['segments_left']} left, {row['segments_deleted']} deleted"

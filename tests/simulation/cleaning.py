@@ -24,6 +24,7 @@ from rlmm_daemon.daemon.cleaner.cleaner import Cleaner
 from rlmm_daemon.daemon.cleaner.observer import WATCHED_BY_OWNER_OF, Observer, ObserverOptions
 from rlmm_daemon.daemon.cleaner.options import CleanerOptions
 from rlmm_daemon.daemon.cleaner.peers import Peers
+from rlmm_daemon.daemon.cleaner.report import Report
 from rlmm_daemon.daemon.following.snapshotter import SnapshotOptions
 from rlmm_daemon.daemon.metadata.manager import Manager, ManagerOptions
 from rlmm_daemon.domain.errors import StorageUnavailable
@@ -227,8 +228,8 @@ class SimDaemon:
             broker_id=self.broker_id,
             clock=world.clock,
             rng=random.Random(f"cleaner/{broker_id}"),
-            leader_of=world.leader_of,
         )
+        self.report = Report(self.cleaner, leader_of=world.leader_of)
         self.task: asyncio.Task[None] | None = None
         self.observer_task: asyncio.Task[None] | None = None
 
@@ -237,7 +238,7 @@ class SimDaemon:
 
     def observe(self, options: ObserverOptions, log_dirs: Sequence[str] = ()) -> Observer:
         """Let it watch for topics that are gone."""
-        made = self.cleaner.observer = Observer(
+        made = Observer(
             manager=self.manager,
             cluster=cast("Cluster", SimCluster(self.world.facts)),
             log_dirs=log_dirs,
@@ -245,6 +246,7 @@ class SimDaemon:
             watches=lambda: self.cleaner.owns(WATCHED_BY_OWNER_OF),
             options=options,
         )
+        self.report = Report(self.cleaner, leader_of=self.world.leader_of, observer=made)
         self.observer_task = self.world.group.create_task(made.run(), name="observer")
         return made
 
@@ -397,7 +399,7 @@ class CleanWorld:
 
     def keys(self, number: int, partition: TopicIdPartition, start: int = 0) -> list[str]:
         return [
-            object_key(self.layout, partition, Offset(start), segment(number), suffix)
+            object_key(self.layout, partition, Offset(start), segment(number), suffix=suffix)
             for suffix in SUFFIXES
         ]
 
@@ -407,7 +409,9 @@ class CleanWorld:
             storage._store(key, b"x")
 
     def stored(self, partition: TopicIdPartition) -> list[str]:
-        directory = object_key(Layout(), partition, Offset(0), segment(0), ".log").split("/")[0]
+        directory = object_key(Layout(), partition, Offset(0), segment(0), suffix=".log").split(
+            "/"
+        )[0]
         return [key for key in self.objects.objects if key.split("/")[-2] == directory]
 
     def fold(self, number: int) -> Fold:

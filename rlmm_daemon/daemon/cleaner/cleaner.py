@@ -10,15 +10,13 @@ cluster that is too old owns nothing, so that a former owner stops.
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import structlog
-from msgspec.structs import replace
 
-from rlmm_daemon.core.disposal.steps import HOLDS, CopyStep, DeleteStep, PartitionStep
-from rlmm_daemon.core.explain.facts import LastError, RemovalFacts
+from rlmm_daemon.core.disposal.steps import CopyStep
 from rlmm_daemon.core.fold.outcome import Applied, Outcome
 from rlmm_daemon.core.readiness.states import PartitionState
 from rlmm_daemon.daemon.base.broadcast import Broadcast
@@ -43,13 +41,9 @@ from rlmm_daemon.domain.ids import (
     MetadataPartition,
     SegmentId,
     TopicIdPartition,
-    uuid_text,
 )
 from rlmm_daemon.domain.partition_delete import PartitionDeleteState
 from rlmm_daemon.ports.clock import Clock
-
-if TYPE_CHECKING:
-    from rlmm_daemon.daemon.cleaner.observer import Observer
 
 logger = structlog.get_logger(__name__)
 
@@ -62,8 +56,6 @@ _MARK: Final = 2
 _API_KEY_AT: Final = 1
 
 D = PartitionDeleteState
-#: What every busy partition shows for a while; `explain` says it, `cleanup` does not.
-_USUAL: Final = (CopyStep.LIVE, DeleteStep.WAIT)
 #: The metadata partitions that this daemon owns; None: not known now, so none is.
 Owned = Callable[[], frozenset[MetadataPartition] | None]
 
@@ -84,10 +76,7 @@ class Cleaner:
         broker_id: BrokerId,
         clock: Clock,
         rng: random.Random,
-        leader_of: Callable[[MetadataPartition], BrokerId | None] = lambda _: None,
     ) -> None:
-        """`leader_of`: for people, whose daemon owns a metadata partition, as far as is known."""
-        self._leader_of = leader_of
         self.notes = Notes(clock.now_ms)
         proof, pace = JoinedProof(proof), Pace(options, clock.monotonic)
         self.tools = Tools(
@@ -125,11 +114,10 @@ class Cleaner:
         #: The broker's incarnation whose forerunners' copies were looked for everywhere.
         self._looked_for: int | None = None
         self._group: asyncio.TaskGroup | None = None
-        self._orders: dict[str, asyncio.Task[None]] = {}
+        #: Orders of people that are under way.
+        self.orders: dict[str, asyncio.Task[None]] = {}
         #: What purges under way were told to delete.
         self.ordered: dict[TopicIdPartition, set[SegmentId]] = {}
-        #: Marks what nobody asked for; None: that is off, as it is unless configured.
-        self.observer: Observer | None = None
         manager.events.has_cleaner = True
         manager.hooks.applied.append(self._applied)
 
@@ -155,11 +143,16 @@ class Cleaner:
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         """Do a person's order beside the passes; the same one is not begun twice."""
-        if self._group is None or name in self._orders:
+        if self._group is None or name in self.orders:
             work.close()
             return
-        task = self._orders[name] = self._group.create_task(work, name=name)
-        task.add_done_callback(lambda _: self._orders.pop(name, None))
+        task = self.orders[name] = self._group.create_task(work, name=name)
+        task.add_done_callback(lambda _: self.orders.pop(name, None))
+
+    @property
+    def waiting(self) -> int:
+        """How many partitions and segments wait after a failure."""
+        return len(self.segments.backoff) + len(self._backoff)
 
     def owns(self, number: MetadataPartition) -> bool:
         """Return whether this daemon owns a metadata partition now."""
@@ -215,7 +208,7 @@ class Cleaner:
     def _is_ending(self, number: MetadataPartition) -> bool:
         """Return whether the last pass over it found copies to end; the next one tells."""
         return any(
-            CopyStep.REMOVE in note.copies and self._number(partition) == number
+            CopyStep.REMOVE in note.copies and self.number_of(partition) == number
             for partition, note in self.notes.stuck.items()
         )
 
@@ -224,8 +217,8 @@ class Cleaner:
         task.cancel()
         await asyncio.wait({task})
         del self._bells[number]
-        self.notes.forget([p for p in self.notes.removals if self._number(p) == number])
-        self.notes.forget([p for p in self.notes.stuck if self._number(p) == number])
+        self.notes.forget([p for p in self.notes.removals if self.number_of(p) == number])
+        self.notes.forget([p for p in self.notes.stuck if self.number_of(p) == number])
 
     async def _keep(self, number: MetadataPartition) -> None:
         """Pass over one metadata partition, at each mark and every interval."""
@@ -335,7 +328,7 @@ class Cleaner:
     async def _remove_marked(self, number: MetadataPartition, follower: Follower) -> None:
         marked = self._marked_in(follower)
         gone = self.notes.removals.keys() - set(marked)
-        self.notes.forget([p for p in gone if self._number(p) == number])
+        self.notes.forget([p for p in gone if self.number_of(p) == number])
         due = [p for p in marked if not self._backoff.waits(p)]
         for first in range(0, len(due), REMOVALS_AT_ONCE):
             if not self.owns(number):
@@ -363,133 +356,7 @@ class Cleaner:
             if removal.is_cut_off:
                 self._marked.add(number)  # the next pass comes at once
 
-    def _number(self, partition: TopicIdPartition) -> MetadataPartition | None:
+    def number_of(self, partition: TopicIdPartition) -> MetadataPartition | None:
+        """Return the metadata partition of a user partition; None while the log is not open."""
         follow_set = self.tools.manager.fleet.follow_set
         return None if follow_set is None else follow_set.of(partition)
-
-    # For people.
-
-    def told(self, partition: TopicIdPartition) -> RemovalFacts:
-        """Return where a user partition stands, for `explain`."""
-        note, stuck = self.notes.removals.get(partition), self.notes.stuck.get(partition)
-        facts = RemovalFacts(
-            copies=dict(stuck.copies) if stuck else {},
-            deletes=dict(stuck.deletes) if stuck else {},
-            trouble=self._errors().get(partition),
-            owner=self._owner_elsewhere(partition),
-            observed=None if self.observer is None else self.observer.told(partition.topic_id),
-        )
-        if note is None:
-            return facts
-        error = (
-            None if note.error is None else LastError(message=note.error, at_ms=note.error_at_ms)
-        )
-        return replace(
-            facts, step=note.step, since_ms=note.since_ms, deleted=note.deleted, error=error
-        )
-
-    def _owner_elsewhere(self, partition: TopicIdPartition) -> BrokerId | None:
-        number = self._number(partition)
-        return None if number is None or self.owns(number) else self._leader_of(number)
-
-    def _errors(self) -> dict[TopicIdPartition, str]:
-        stuck = {partition: note.error for partition, note in self.notes.stuck.items()}
-        return {**{p: e for p, e in stuck.items() if e is not None}, **self.notes.orders}
-
-    def rows(self) -> dict[str, Any]:
-        """Return what `rlmm cleanup` shows."""
-        fleet = self.tools.manager.fleet
-        followed = set(fleet.followers)
-        return {
-            "owned": sorted(number for number in followed if self.owns(number)),
-            "removals": [self._removal_row(p) for p in sorted(self.notes.removals)],
-            "stuck": [
-                {"partition": str(partition), "kind": kind, "step": step.value, **_shown(facts)}
-                for partition, note in sorted(self.notes.stuck.items())
-                for kind, table in (("copy", note.copies), ("delete", note.deletes))
-                for step, facts in table.items()
-                if step not in _USUAL
-            ],
-            "errors": [
-                {"partition": str(partition), "error": error}
-                for partition, error in sorted(self._errors().items())
-            ],
-            "orders": sorted(self._orders),
-            "deleted": dict(self.notes.deleted),
-            "failures": self.notes.failures,
-            "waiting": len(self.segments.backoff) + len(self._backoff),
-            "observation": None if self.observer is None else self.observer.rows(),
-        }
-
-    def _removal_row(self, partition: TopicIdPartition) -> dict[str, Any]:
-        note = self.notes.removals[partition]
-        cache = None
-        number = self._number(partition)
-        follower = None if number is None else self.tools.manager.fleet.followers.get(number)
-        if follower is not None:
-            cache = follower.fold.partitions.get(partition)
-        return {
-            "partition": str(partition),
-            "topic_id": uuid_text(partition.topic_id),
-            "metadata_partition": number,
-            "step": note.step.value,
-            "held": note.step in HOLDS,
-            "since_ms": note.since_ms,
-            "segments_left": 0 if cache is None else len(cache.segments),
-            "bytes_left": 0 if cache is None else sum(cache.bytes_by_state),
-            "segments_deleted": note.deleted,
-            "error": note.error,
-        }
-
-    async def held(self, number: int | None) -> list[dict[str, Any]]:
-        """Return the holds of one metadata partition, or all, and what is kept as far as is known.
-
-        A hold of every metadata partition is one of each.
-
-        Raises:
-            StorageUnavailable: the marker was not read yet.
-        """
-        holds = await self.tools.bucket.holds()
-        return [
-            {
-                "metadata_partition": hold.metadata_partition,
-                "before_ms": hold.before_ms,
-                "kept": self._kept_by(hold.metadata_partition if number is None else number),
-            }
-            for hold in holds
-            if None in (number, hold.metadata_partition) or number == hold.metadata_partition
-        ]
-
-    async def end_holds(self, number: int | None) -> None:
-        """End the hold of one metadata partition, or (None) every one."""
-        await self.tools.bucket.end_holds(number, cluster_id=None)  # the marker was judged as ours
-        logger.warning("hold ended by an operator", metadata_partition=number)
-
-    def _kept_by(self, number: int | None) -> list[dict[str, Any]]:
-        kept = [
-            (partition, kind, facts)
-            for partition, note in sorted(self.notes.stuck.items())
-            for kind, facts in (
-                ("copy", note.copies.get(CopyStep.HOLD)),
-                ("delete", note.deletes.get(DeleteStep.HOLD)),
-            )
-            if number in (None, self._number(partition))
-        ]
-        return [
-            {"partition": str(partition), "kind": kind, **_shown(facts)}
-            for partition, kind, facts in kept
-            if facts is not None
-        ]
-
-    def holds(self) -> Mapping[PartitionStep, int]:
-        """Return how many marked partitions each reason holds up."""
-        steps = [note.step for note in self.notes.removals.values()]
-        return {step: steps.count(step) for step in HOLDS}
-
-
-def _shown(facts: Any) -> dict[str, Any]:
-    return {
-        "segments": facts.count,
-        "oldest": facts.oldest_id,
-        "oldest_at_ms": facts.oldest_at_ms,
-    }

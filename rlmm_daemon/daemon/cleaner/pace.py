@@ -6,7 +6,6 @@ from contextlib import aclosing
 from typing import Final, TypeVar
 
 from rlmm_daemon.daemon.cleaner.options import CleanerOptions
-from rlmm_daemon.daemon.cleaner.rate import RateLimit
 from rlmm_daemon.domain.errors import StorageUnavailable
 
 LATE: Final = "the remote storage did not answer in time"
@@ -21,11 +20,22 @@ class Pace:
     def __init__(self, options: CleanerOptions, monotonic: Callable[[], float]) -> None:
         self._calls = asyncio.Semaphore(options.parallelism)
         self._seconds = options.storage_seconds
-        self._rate = RateLimit(options.segments_per_second_max, monotonic)
+        #: 0: no limit.
+        self._per_second, self._monotonic = options.segments_per_second_max, monotonic
+        self._free_at = monotonic()
 
     async def take(self, segments: int) -> None:
-        """Return when so many more segments may be deleted."""
-        await self._rate.take(segments)
+        """Return when so many more segments may be deleted.
+
+        Time is spent in advance: whoever takes more than is left waits before the work, not after.
+        """
+        if not self._per_second:
+            return
+        now = self._monotonic()
+        begin = max(now, self._free_at)
+        self._free_at = begin + segments / self._per_second
+        if begin > now:
+            await asyncio.sleep(begin - now)
 
     async def call(self, work: Callable[[], Awaitable[T]], late: str = LATE) -> T:
         """Do one call to the storage, when it is its turn; its time counts from then on.

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from rlmm_daemon.core.fold.outcome import Applied, Deferred, Outcome, Rejected, Repeated, Unreadable
 from rlmm_daemon.core.readiness.states import FailureReason, PartitionState
-from rlmm_daemon.daemon.cleaner.cleaner import Cleaner
 from rlmm_daemon.daemon.cleaner.notes import Notes
 from rlmm_daemon.daemon.cleaner.observer import Observer
+from rlmm_daemon.daemon.cleaner.report import Report
 from rlmm_daemon.daemon.copying.copier import Copier
 from rlmm_daemon.daemon.following.compactor import Counts
 from rlmm_daemon.daemon.following.follower import Follower
@@ -50,7 +50,7 @@ class Gauges:
         *,
         log_facts: Callable[[], Mapping[str, Any]] | None = None,
         traffic: Callable[[], Traffic] | None = None,
-        cleaner: Cleaner | None = None,
+        removals: Report | None = None,
         writable: Callable[[], bool] = lambda: True,
         buffered: Callable[[], int] = lambda: 0,
     ) -> None:
@@ -59,7 +59,7 @@ class Gauges:
         self._copier = copier
         self._stats = stats
         self._log_facts, self._traffic = log_facts, traffic
-        self._cleaner = cleaner
+        self._removals = removals
         self._writable, self._buffered = writable, buffered
         self._log_counts: Counter[str] = Counter()
         self._counted: Counter[object] = Counter()
@@ -104,10 +104,10 @@ class Gauges:
             self._log(self._log_facts())
         if self._traffic is not None:
             self._storage(self._traffic())
-        if self._cleaner is not None:
-            self._cleaned(self._cleaner.notes)
-            if self._cleaner.observer is not None:
-                self._observed(self._cleaner.observer)
+        if self._removals is not None:
+            self._cleaned(self._removals.cleaner.notes)
+            if self._removals.observer is not None:
+                self._observed(self._removals.observer)
         yield
         jobs = self._copier.jobs()
         self._metrics.storage.copying.set(sum(job.phase != "queued" for job in jobs))

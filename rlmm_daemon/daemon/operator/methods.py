@@ -13,9 +13,9 @@ from typing import Any, Final
 from rlmm_daemon.codec import api
 from rlmm_daemon.daemon.base.caller import Caller
 from rlmm_daemon.daemon.base.crash_guard import CrashGuard
-from rlmm_daemon.daemon.cleaner.cleaner import Cleaner
 from rlmm_daemon.daemon.cleaner.left_behind import LeftBehind
 from rlmm_daemon.daemon.cleaner.purge import Purge
+from rlmm_daemon.daemon.cleaner.report import Report
 from rlmm_daemon.daemon.metadata.manager import Manager
 from rlmm_daemon.daemon.metadata.on_demand import ON_DEMAND_SECONDS, require_ready
 from rlmm_daemon.daemon.metadata.user_partitions import user_partitions
@@ -65,7 +65,7 @@ class Operator:
         guard: CrashGuard | None = None,
         repair: LogRepair | None = None,
         recovery: Recovery | None = None,
-        cleaner: Cleaner | None = None,
+        removals: Report | None = None,
         left_behind: LeftBehind | None = None,
     ) -> None:
         """Without `repair` the event log has none of its own; without `recovery` no storage is."""
@@ -74,7 +74,7 @@ class Operator:
         self._runtime = runtime
         self._mending = Mending(manager, guard=guard, repair=repair, recovery=recovery)
         self._recovery = recovery
-        self._cleaner = cleaner
+        self._removals = removals
         self._left_behind = left_behind
 
     # Which partitions.
@@ -193,10 +193,10 @@ class Operator:
         Raises:
             StorageNotConfigured: metadata only, and nobody was given who tells what was left.
         """
-        if self._cleaner is None and self._left_behind is not None:
+        if self._removals is None and self._left_behind is not None:
             await self._on_demand.chosen(None)
             return {**NOTHING_CLEANED, **await self._left_behind.rows()}
-        return self._require_cleaner().rows()
+        return self._require_removals().rows()
 
     async def purge(self, topic_id: bytes, *, execute: bool, existing: bool) -> dict[str, Any]:
         """Return what there is of a topic and, if told so, have it removed.
@@ -204,14 +204,14 @@ class Operator:
         Raises:
             StorageNotConfigured, SegmentNotFound, InvalidArgument, NotReady: as `cleaner.purge`.
         """
-        order = Purge(self._require_cleaner())
+        order = Purge(self._require_removals().cleaner)
         self._on_demand.follow_set()  # nobody knows what the log names while the whole of it failed
         return await order.purge(TopicId(topic_id), execute=execute, existing=existing)
 
-    def _require_cleaner(self) -> Cleaner:
-        if self._cleaner is None:
+    def _require_removals(self) -> Report:
+        if self._removals is None:
             raise StorageNotConfigured
-        return self._cleaner
+        return self._removals
 
     async def drain(self) -> None:
         """Begin to stop, and return at once."""
@@ -278,11 +278,11 @@ class Operator:
             StorageNotConfigured: metadata only, so nothing is held.
             NotReady, PartitionFailed: the log is not open, and why.
         """
-        cleaner = self._require_cleaner()
+        removals = self._require_removals()
         self._on_demand.follow_set()  # the marker that has the holds is read after the log
-        held = await cleaner.held(metadata_partition)
+        held = await removals.held(metadata_partition)
         # One of every metadata partition is not ended for one of them.
         ends = any(metadata_partition in (None, hold["metadata_partition"]) for hold in held)
         if execute and ends:
-            await cleaner.end_holds(metadata_partition)
+            await removals.end_holds(metadata_partition)
         return {"executed": execute and ends, "holds": held}

@@ -12,7 +12,7 @@ from rlmm_daemon.core.explain.explanation import explain
 from rlmm_daemon.core.explain.facts import RemovalFacts
 from rlmm_daemon.core.readiness.states import Failure, PartitionState
 from rlmm_daemon.daemon.base.caller import Caller
-from rlmm_daemon.daemon.cleaner.cleaner import Cleaner
+from rlmm_daemon.daemon.cleaner.report import Report
 from rlmm_daemon.daemon.copying.copier import Copier
 from rlmm_daemon.daemon.following.follower import Follower
 from rlmm_daemon.daemon.metadata import tally
@@ -40,7 +40,7 @@ class Standing:
         *,
         config: Config | None = None,
         copier: Copier | None = None,
-        cleaner: Cleaner | None = None,
+        removals: Report | None = None,
         runtime: Runtime | None = None,
         storage: Callable[[], StorageView] | None = None,
         log_facts: Callable[[], Mapping[str, Any]] = dict,
@@ -50,7 +50,7 @@ class Standing:
         self._manager = manager
         self._config = config
         self._copies = _copies(copier, config)
-        self._cleaner = cleaner
+        self._removals = removals
         self._runtime = runtime
         self._storage = storage or (lambda: StorageView(kind=storage_kind(config)))
         self._log_facts = log_facts
@@ -126,8 +126,7 @@ class Standing:
         return None if compactor is None else asdict(compactor.counts)
 
     def _observation(self) -> dict[str, Any] | None:
-        observer = None if self._cleaner is None else self._cleaner.observer
-        return None if observer is None else observer.rows()
+        return None if self._removals is None else self._removals.observation()
 
     async def partitions(self) -> list[dict[str, Any]]:
         """Return a row for each followed metadata partition."""
@@ -183,7 +182,7 @@ class Standing:
         Raises:
             InvalidArgument: no form of a selector, or it names several partitions.
         """
-        manager, cleaner, partition = self._manager, self._cleaner, None
+        manager, removals, partition = self._manager, self._removals, None
         if manager.fleet.follow_set is None:
             selectors.matching(selector, ())
         else:
@@ -198,7 +197,7 @@ class Standing:
             offset=offset,
             storage=self._storage(),
             copies=self._copies,
-            removal=(lambda _: RemovalFacts()) if cleaner is None else cleaner.told,
+            removal=(lambda _: RemovalFacts()) if removals is None else removals.told,
         )
         log_facts = self._log_facts()
         facts = replace(

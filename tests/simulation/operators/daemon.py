@@ -22,6 +22,7 @@ from rlmm_daemon.daemon.cleaner.cleaner import Cleaner
 from rlmm_daemon.daemon.cleaner.options import CleanerOptions
 from rlmm_daemon.daemon.cleaner.peers import NoPeers
 from rlmm_daemon.daemon.cleaner.proof import AnnouncedProof
+from rlmm_daemon.daemon.cleaner.report import Report
 from rlmm_daemon.daemon.copying import copy_job
 from rlmm_daemon.daemon.copying.copier import Copier
 from rlmm_daemon.daemon.copying.copy_job import CopyOptions
@@ -140,10 +141,11 @@ class Daemon:
             author=lambda: Author(place=place),
             private_log=True,
         )
+        removals = Report(self.cleaner)
         self.standing = Standing(
             self.manager,
             copier=self.copier,
-            cleaner=self.cleaner,
+            removals=removals,
             runtime=cast("Runtime", self.runtime),
             storage=lambda: StorageView(kind="local", error=self.keeper.trouble()),
         )
@@ -161,7 +163,7 @@ class Daemon:
                 ),
                 is_running=self.copier.is_running,
             ),
-            cleaner=self.cleaner,
+            removals=removals,
         )
         self._group = group
 

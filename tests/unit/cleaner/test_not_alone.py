@@ -32,7 +32,7 @@ def alone(daemon: SimDaemon) -> None:
 
 
 def errors(daemon: SimDaemon) -> list[str]:
-    return [row["error"] for row in daemon.cleaner.rows()["errors"]]
+    return [row["error"] for row in daemon.report.rows()["errors"]]
 
 
 def test_a_stuck_copy_is_not_ended_while_another_daemon_may_have_finished_it():
@@ -68,7 +68,7 @@ def test_a_removed_topics_segments_are_not_begun_with():
         world.facts.gone.add(AT.topic_id)
         world.mark(AT)
         await world.until(
-            lambda: any(row["error"] == WHY for row in daemon.cleaner.rows()["removals"])
+            lambda: any(row["error"] == WHY for row in daemon.report.rows()["removals"])
         )
         await asyncio.sleep(1000)
         assert (world.state(1, AT), world.stored(AT)) == (S.COPY_SEGMENT_FINISHED, stored)
@@ -87,7 +87,7 @@ def test_a_purge_of_a_topic_that_exists_is_refused_before_anything_is_marked():
         beside_another(daemon)
         with pytest.raises(StorageUnavailable, match=WHY):
             await Purge(daemon.cleaner).purge(AT.topic_id, execute=True, existing=True)
-        assert daemon.cleaner.rows()["orders"] == []
+        assert daemon.report.rows()["orders"] == []
 
     run(scenario)
 

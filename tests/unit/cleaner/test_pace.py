@@ -269,11 +269,12 @@ def test_partitions_below_a_hash_share_their_listings_and_every_call_is_within_t
             world.place(1000 + number, partition)  # no event names it
         world.finished(999, OTHER)
         world.facts.gone.add(parts[0].topic_id)
-        cleaner = world.daemon(options=replace(OPTIONS, parallelism=2)).cleaner
+        daemon = world.daemon(options=replace(OPTIONS, parallelism=2))
+        cleaner, report = daemon.cleaner, daemon.report
         for partition in parts:
             world.mark(partition)
         await world.until(lambda: cleaner.notes.deleted.total() == PARTS, 3600)
-        await world.until(lambda: not cleaner.rows()["removals"], 3600)
+        await world.until(lambda: not report.rows()["removals"], 3600)
         assert world.most <= 2
         assert not [key for partition in parts for key in world.stored(partition)]
         assert (world.objects.uploads, len(world.stored(OTHER))) == ({}, 3)

@@ -153,17 +153,17 @@ def test_removals_that_wait_for_other_managers_share_their_looks(looks):
 
     async def scenario(world: CleanWorld) -> None:
         world.facts.registered.add(BrokerId(7))
-        cleaner = world.daemon(options=replace(OPTIONS, interval_seconds=20.0)).cleaner
+        report = world.daemon(options=replace(OPTIONS, interval_seconds=20.0)).report
         for number in range(1, 21):
             world.finished(number, partition_of(number))
             world.facts.gone.add(topic(number))
             world.mark(partition_of(number))
-        await world.until(lambda: cleaner.holds()[PartitionStep.HOLD_PEERS] == 20)
+        await world.until(lambda: report.holds()[PartitionStep.HOLD_PEERS] == 20)
         looks.clear()
         await asyncio.sleep(400)
         assert len(looks) <= 400 / 20 + 2
         world.facts.registered.discard(BrokerId(7))
-        await world.until(lambda: not cleaner.rows()["removals"])
+        await world.until(lambda: not report.rows()["removals"])
 
     run(scenario)
 

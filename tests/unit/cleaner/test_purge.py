@@ -61,11 +61,11 @@ def test_a_segment_whose_delete_failed_is_tried_again_until_it_is_gone():
         daemon = await stocked(world)
         failing(daemon, TimedOut("once"), FAILS_FOR)
         await order(daemon)
-        await world.until(lambda: daemon.cleaner.told(AT).trouble == "once")
+        await world.until(lambda: daemon.report.told(AT).trouble == "once")
         await world.until(lambda: not world.stored(AT))
         assert {world.state(number, AT) for number in (1, 2, 3)} == {None}
-        await world.until(lambda: not daemon.cleaner.rows()["orders"])
-        assert daemon.cleaner.told(AT).trouble is None
+        await world.until(lambda: not daemon.report.rows()["orders"])
+        assert daemon.report.told(AT).trouble is None
 
     run(scenario)
 
@@ -77,7 +77,7 @@ def test_a_moment_in_which_nothing_can_be_judged_does_not_end_the_order(monkeypa
         cache = type(tools).cache
 
         def flaky(self: Any, partition: Any) -> Any:
-            if daemon.cleaner.rows()["orders"] and len(unready) < FAILS_FOR:
+            if daemon.report.rows()["orders"] and len(unready) < FAILS_FOR:
                 unready.append(1)
                 raise NotReady("stale")
             return cache(self, partition)
@@ -123,7 +123,7 @@ def test_what_finishes_after_the_order_stays_though_its_clock_is_behind(behind_m
         await asyncio.sleep(1)
         finished_by(world, 4, -behind_ms)
         await world.until(lambda: world.state(2, AT) is None)
-        await world.until(lambda: not daemon.cleaner.rows()["orders"])
+        await world.until(lambda: not daemon.report.rows()["orders"])
         assert world.state(4, AT) is S.COPY_SEGMENT_FINISHED
         assert sorted(world.stored(AT)) == sorted(world.keys(4, AT, 400))
 
@@ -141,7 +141,7 @@ def test_a_second_order_adds_to_one_that_is_under_way():
         assert world.state(2, AT) is S.COPY_SEGMENT_FINISHED
         await order(daemon)
         await world.until(lambda: not world.stored(AT))
-        await world.until(lambda: not daemon.cleaner.rows()["orders"])
+        await world.until(lambda: not daemon.report.rows()["orders"])
         assert world.state(4, AT) is None
         assert daemon.cleaner.ordered == {}
 
@@ -156,8 +156,8 @@ def test_what_never_succeeds_is_given_up_in_the_end_and_stays_told_of(monkeypatc
         failing(daemon, TimedOut("for ever"), 10**9)
         await order(daemon)
         await asyncio.sleep(600 + 2 * OPTIONS.backoff_seconds_max)
-        assert daemon.cleaner.rows()["orders"] == []
-        assert "given up" in str(daemon.cleaner.told(AT).trouble)
+        assert daemon.report.rows()["orders"] == []
+        assert "given up" in str(daemon.report.told(AT).trouble)
         assert world.state(2, AT) is S.COPY_SEGMENT_FINISHED
 
     run(scenario)
@@ -185,8 +185,8 @@ def test_a_partition_whose_name_kafka_forbids_can_be_ended(name, end):
             await order(daemon)
         await world.until(lambda: world.state(7, odd) is None)
         await world.until(lambda: world.state(8, odd) is None)
-        await world.until(lambda: not daemon.cleaner.rows()["orders"])
-        assert daemon.cleaner.told(odd).trouble is None
+        await world.until(lambda: not daemon.report.rows()["orders"])
+        assert daemon.report.told(odd).trouble is None
 
     run(scenario)
 

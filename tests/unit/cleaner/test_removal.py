@@ -297,7 +297,7 @@ def test_what_another_storage_manager_stored_is_left_to_it():
         await world.until(lambda: not world.stored(DEAD))
         await asyncio.sleep(600)
         assert (world.state(1, DEAD), world.state(2, DEAD)) == (None, S.COPY_SEGMENT_FINISHED)
-        (row,) = daemon.cleaner.rows()["removals"]
+        (row,) = daemon.report.rows()["removals"]
         assert "another storage manager" in row["error"]
         # Its own manager, asked by its broker, deletes it.
         world.put(
@@ -320,7 +320,7 @@ def test_every_layout_of_the_markers_table_is_emptied():
             BucketIdentity(cluster_id=CLUSTER, partition_count=COUNT, metadata_topic_id="m")
         )
         for number in (1, 2):  # 2 is known to no event
-            storage._store(object_key(old, DEAD, Offset(0), segment(number), ".log"), b"x")
+            storage._store(object_key(old, DEAD, Offset(0), segment(number), suffix=".log"), b"x")
         world.finished(1, DEAD)
         world.facts.gone.add(DEAD.topic_id)
         world.daemon()

@@ -342,19 +342,19 @@ def test_a_copy_that_goes_while_it_is_looked_at_ends_nothing():
 def test_what_cannot_be_ended_is_counted_and_told_of_until_it_can():
     async def scenario(world: CleanWorld) -> None:
         await begun(world)
-        cleaner = world.daemons[1].cleaner
+        cleaner, report = world.daemons[1].cleaner, world.daemons[1].report
         world.daemons[1].manager.hello_from_broker(world.clock.now_ms() + 1)
         await asyncio.sleep(PATIENCE - 10)
         world.objects.available = False
-        await world.until(lambda: cleaner.told(AT).trouble == "the bucket does not answer")
-        assert cleaner.rows()["errors"] == [
+        await world.until(lambda: report.told(AT).trouble == "the bucket does not answer")
+        assert report.rows()["errors"] == [
             {"partition": str(AT), "error": "the bucket does not answer"}
         ]
         assert cleaner.notes.failures > 0
         world.objects.available = True
         await world.until(lambda: is_gone(world), 2 * HOUR)
         await asyncio.sleep(2 * OPTIONS.interval_seconds)
-        assert (cleaner.told(AT).trouble, cleaner.rows()["errors"]) == (None, [])
+        assert (report.told(AT).trouble, report.rows()["errors"]) == (None, [])
 
     run(scenario)
 
