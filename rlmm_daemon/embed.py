@@ -131,7 +131,7 @@ async def open_manager(
             log = (
                 _memory(store, partition_count, cluster_id)
                 if state_dir is None
-                else _embedded(directory, disk, tasks, partition_count, cluster_id)
+                else _embedded(directory, disk, tasks, partition_count, cluster_id=cluster_id)
             )
             held.push_async_callback(log.close)
             manager = Manager(
@@ -168,7 +168,12 @@ def _memory(store: MemoryLogStore | None, partition_count: int, cluster_id: str)
 
 
 def _embedded(
-    directory: str, disk: LocalDisk, tasks: asyncio.TaskGroup, partition_count: int, cluster_id: str
+    directory: str,
+    disk: LocalDisk,
+    tasks: asyncio.TaskGroup,
+    partition_count: int,
+    *,
+    cluster_id: str,
 ) -> EmbeddedLog:
     return EmbeddedLog(
         disk=disk,

@@ -251,21 +251,21 @@ def _one(key: str, value: str, common: Mapping[str, str], taken: _Taken) -> None
     elif key.startswith(_COMMON):
         name = key.removeprefix(_COMMON)
         if not _is_connection(name):
-            _client_setting(name, value, key, None, taken)
+            _client_setting(name, value, key, None, taken=taken)
     else:
         for client in _CLIENTS:
             prefix = f"remote.log.metadata.{client}."
             if key.startswith(prefix):
                 name = key.removeprefix(prefix)
                 if not _is_connection(name):
-                    _client_setting(name, value, key, client, taken)
+                    _client_setting(name, value, key, client, taken=taken)
                 elif common.get(name) != value:
                     taken.remark(key, f"one connection for all: say it as {_COMMON}{name}")
                 return
         taken.remark(key, "no setting of Kafka's metadata manager")
 
 
-def _client_setting(name: str, value: str, key: str, client: str | None, taken: _Taken) -> None:
+def _client_setting(name: str, value: str, key: str, client: str | None, *, taken: _Taken) -> None:
     place = _BY_CLIENT[client].get(name) if client else None
     if place is None and (client is None or name == "client.id"):
         place = _SHARED.get(name)

@@ -87,7 +87,7 @@ class _Read(msgspec.Struct, kw_only=True):
 
 
 def explain(
-    state_dir: str, log_dir: str | None, selector: str, epoch: int | None, offset: int | None
+    state_dir: str, log_dir: str | None, selector: str, epoch: int | None, *, offset: int | None
 ) -> dict[str, Any]:
     """Return what `Operator.explain` returns, judged by files.
 

@@ -120,7 +120,7 @@ async def _embedded(config: Config, seconds: float) -> list[Finding]:
     finally:
         disk.close()
     corrupt = _foreign(config, present, known) or _corrupt(reports) or _misplaced(reports)
-    absent = _absent(reports, present, known, positions, _gone(config))
+    absent = _absent(reports, present, known, positions, gone=_gone(config))
     return [corrupt or absent or _whole(reports)]
 
 
@@ -164,6 +164,7 @@ def _absent(
     present: LogIdentity,
     known: Identity | None,
     positions: Positions | None,
+    *,
     gone: str,
 ) -> Finding | None:
     """Tell what the daemon knew of its log and this one does not hold."""

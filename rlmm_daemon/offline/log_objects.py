@@ -99,7 +99,9 @@ class _Seen:
         for row in self._marker.layouts:
             if facts is None or row.number == facts.layout_number:
                 at = Layout(row.prefix, row.kind), segment.partition, segment.start_offset
-                yield {object_key(*at, segment.segment_id, s): size for s, size in sizes.items()}
+                yield {
+                    object_key(*at, segment.segment_id, suffix=s): size for s, size in sizes.items()
+                }
 
 
 @asynccontextmanager

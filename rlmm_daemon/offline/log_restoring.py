@@ -236,7 +236,7 @@ async def _run(
             _require_read(log.identity.topic_id, known, reads, objects)
             _require_ends(log.identity.topic_id, known, wanted, reads)
         rows = [
-            await _restored(log, number, mine, reads[number], objects, execute=execute)
+            await _restored(log, number, mine, reads[number], objects=objects, execute=execute)
             for number, mine in wanted.items()
         ]
         if execute:
@@ -374,8 +374,8 @@ async def _restored(
     number: MetadataPartition,
     mine: dict[Key, SegmentMetadata],
     there: Contents,
-    objects: Objects,
     *,
+    objects: Objects,
     execute: bool,
 ) -> Restored:
     lacking = sum(key not in there.finished for key in mine)

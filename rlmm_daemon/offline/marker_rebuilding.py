@@ -123,7 +123,7 @@ async def _run(
             await _list(storage, evidence, needs)
             if present is None and not objects_are_gone:
                 require_some_seen(evidence, made.bucket.name)  # before a prefix is asked for
-            outcome = _outcome(evidence, present, damage, kept, trimmed)
+            outcome = _outcome(evidence, present, damage, kept, trimmed=trimmed)
             outcome.copy_unread = copy_unread
             if outcome.needed and not objects_are_gone:
                 require_some_seen(evidence, made.bucket.name)
@@ -217,6 +217,7 @@ def _outcome(
     present: BucketMarker | None,
     damage: str | None,
     kept: BucketMarker | None,
+    *,
     trimmed: list[int],
 ) -> Outcome:
     rows = rebuilt(evidence)

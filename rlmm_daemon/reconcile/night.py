@@ -196,7 +196,7 @@ class Run:
         objects = suspects.keyed(self._spark, self._frame("objects", OBJECTS))
         events = suspects.hash_events(self._spark, self._frame("events", EVENTS))
         # Written down: both sides are joined with it, and it is as good as always small.
-        suspicious = suspects.suspicious(self._spark, objects, events, layouts, ages)
+        suspicious = suspects.suspicious(self._spark, objects, events, layouts, ages=ages)
         suspicious.write.parquet(self._path("suspicious"))
         hashes = self._spark.read.schema("h bigint").parquet(self._path("suspicious"))
         judge = Judge(

@@ -46,8 +46,8 @@ def event_log_of(
     disk: LocalDisk,
     clock: SystemClock,
     rng: random.Random,
-    spawn: Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]],
     *,
+    spawn: Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]],
     metrics: LogMetrics | None = None,
 ) -> EventLog:
     """Return the configured event log, closed."""

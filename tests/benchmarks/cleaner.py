@@ -98,7 +98,7 @@ def segment_of(partition: TopicIdPartition, number: int) -> SegmentMetadata:
 def keys_of(partition: TopicIdPartition, number: int, suffixes: Sequence[str]) -> list[str]:
     segment = segment_of(partition, number)
     return [
-        object_key(Layout(), partition, segment.start_offset, segment.segment_id, suffix)
+        object_key(Layout(), partition, segment.start_offset, segment.segment_id, suffix=suffix)
         for suffix in suffixes
     ]
 

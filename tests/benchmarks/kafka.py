@@ -106,7 +106,7 @@ bootstrap = ["{cluster.bootstrap()}"]
             disk,
             SystemClock(),
             random.Random(1),
-            lambda work, name: group.create_task(work, name=name),
+            spawn=lambda work, name: group.create_task(work, name=name),
         )
         manager = Manager(
             log=log,

@@ -129,7 +129,9 @@ def ours(spark: Any, home: Path) -> Counted:
     objects = suspects.keyed(spark, spark.read.parquet(str(home / "objects")))
     events = suspects.hash_events(spark, spark.read.parquet(str(home / "events")))
     kept = str(home / "suspicious")
-    suspects.suspicious(spark, objects, events, LAYOUTS, AGES).write.mode("overwrite").parquet(kept)
+    suspects.suspicious(spark, objects, events, LAYOUTS, ages=AGES).write.mode("overwrite").parquet(
+        kept
+    )
     sifted = time.perf_counter()
     hashes = spark.read.schema("h bigint").parquet(kept)
     judge = Judge(cluster="bench", layouts=LAYOUTS, ages=AGES)

@@ -139,7 +139,7 @@ replication_factor = {self.replicas}
                 self.disk,
                 SystemClock(),
                 random.Random(1),
-                lambda work, name: group.create_task(work, name=name),
+                spawn=lambda work, name: group.create_task(work, name=name),
             )
             try:
                 yield log

@@ -62,7 +62,7 @@ class Stage:
     def _key(self, row: LayoutRow, segment: SegmentMetadata, suffix: str, hash_of: int) -> str:
         layout = Layout(row.prefix, row.kind)
         key = object_key(
-            layout, segment.partition, segment.start_offset, segment.segment_id, suffix
+            layout, segment.partition, segment.start_offset, segment.segment_id, suffix=suffix
         )
         if not hash_of:
             return key
@@ -81,7 +81,7 @@ class Stage:
         told = pa.Table.from_batches([self.events.take()])
         objects = suspects.keyed(spark, spark.createDataFrame(listed, ddl(OBJECTS)))
         events = suspects.hash_events(spark, spark.createDataFrame(told))
-        hashes = suspects.suspicious(spark, objects, events, LAYOUTS, AGES)
+        hashes = suspects.suspicious(spark, objects, events, LAYOUTS, ages=AGES)
         found = suspects.rows_of(spark, objects, events, hashes)
         return {row["segment_id"] for row in found.select("segment_id").distinct().take(1_000)}
 

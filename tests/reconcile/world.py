@@ -172,7 +172,11 @@ class World:
             if size is None:
                 continue
             key = object_key(
-                self.layout, segment.partition, segment.start_offset, segment.segment_id, suffix
+                self.layout,
+                segment.partition,
+                segment.start_offset,
+                segment.segment_id,
+                suffix=suffix,
             )
             self.objects[key] = (size, self.now_ms - age_ms)
             keys.append(key)
@@ -330,7 +334,7 @@ class World:
                 disk,
                 SystemClock(),
                 self.rng,
-                lambda work, name: group.create_task(work, name=name),
+                spawn=lambda work, name: group.create_task(work, name=name),
             )
             self.log_topic_id = (await log.open(create=True)).topic_id
             await self._append_all(log)

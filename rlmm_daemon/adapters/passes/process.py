@@ -158,7 +158,7 @@ class OneProcess:
     ) -> Copied:
         """Copy in the process."""
         job: wire.Job = {"do": "copy", "reads": reads}
-        answer = self._asked(job, source, [target], stop, moved)
+        answer = self._asked(job, source, [target], stop, moved=moved)
         if answer is None:
             return self._instead.copy(source, target, reads=reads, stop=stop, moved=moved)
         return Copied(written=answer["written"], read=answer["read"])
@@ -167,7 +167,9 @@ class OneProcess:
         """Read and check in the process."""
         told = claims and [claims.start_offset, claims.end_offset, claims.size_bytes]
         try:
-            answer = self._asked({"do": "check", "claims": told}, source, [], stop, lambda _: None)
+            answer = self._asked(
+                {"do": "check", "claims": told}, source, [], stop, moved=lambda _: None
+            )
         except OSError as error:
             raise StorageUnavailable(f"the source can't be checked: {error.strerror}") from error
         if answer is None:
@@ -191,6 +193,7 @@ class OneProcess:
         source: Source,
         more: Sequence[int],
         stop: Stop,
+        *,
         moved: Callable[[int], None],
     ) -> dict[str, Any] | None:
         """Return the answer of a pass over a file, or None where it is not the process's."""

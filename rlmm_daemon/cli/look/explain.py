@@ -62,7 +62,7 @@ def command(
         # Imported late: it brings the rooms of the daemon along.
         from rlmm_daemon.offline import answers
 
-        answer = answers.explain(state_dir, log_dir, partition, epoch, offset)
+        answer = answers.explain(state_dir, log_dir, partition, epoch, offset=offset)
     if target.json:
         show_json(answer)
     else:

@@ -37,7 +37,9 @@ def retry(number: int, *, target: Target) -> None:
         answer = client.partition_retry(number)
     words = "started over" if answer["retried"] else "has not failed"
     (following,) = answer["next"] or [None]
-    _show(answer, target, "failed again" if answer["failed"] else words, number, following)
+    _show(
+        answer, target, "failed again" if answer["failed"] else words, number, following=following
+    )
 
 
 @command.command("rebuild")
@@ -55,7 +57,7 @@ def rebuild(number: int, *, target: Target) -> None:
         answer = client.partition_rebuild(number)
     words = {"failed": "was read again, and failed", "ready": "was rebuilt"}
     said = words.get(answer["state"], "is being rebuilt; rlmm partitions shows how far it came")
-    _show(answer, target, said, number, answer["next"])
+    _show(answer, target, said, number, following=answer["next"])
 
 
 @command.command("accept-loss", short_help="Go on without the events that the log lost.")
@@ -147,7 +149,7 @@ def _show_holds(answer: dict[str, Any], number: int | None) -> None:
 
 
 def _show(
-    answer: dict[str, Any], target: Target, words: str, number: int, following: str | None
+    answer: dict[str, Any], target: Target, words: str, number: int, *, following: str | None
 ) -> None:
     """Show what came of an order; `following` ends what is still failed."""
     if target.json:

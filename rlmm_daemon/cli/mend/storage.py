@@ -238,7 +238,7 @@ def _written(config: Config) -> list[str]:
     """
     prefix = "" if isinstance(config.storage, NoStorage) else config.storage.prefix
     partition = TopicIdPartition(TopicId(bytes(16)), "rlmm-storage-doctor", 0)
-    nobodys = object_key(Layout(prefix), partition, Offset(0), SegmentId(bytes(16)), ".log")
+    nobodys = object_key(Layout(prefix), partition, Offset(0), SegmentId(bytes(16)), suffix=".log")
     return [MARKER_KEY, presence_key(config.daemon.broker_id), CLOCK_KEY, nobodys]
 
 

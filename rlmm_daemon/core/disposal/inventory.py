@@ -184,7 +184,9 @@ class Inventory(msgspec.Struct):
         key = ""
         if judged.suffix and layout is not None:
             try:
-                key = object_key(layout, name.partition, start, name.segment_id, judged.suffix)
+                key = object_key(
+                    layout, name.partition, start, name.segment_id, suffix=judged.suffix
+                )
             except InvalidArgument as error:  # somebody else wrote its events: it has no place
                 judged = replace(judged, facts=f"{judged.facts} {error.message}")
         return Row(judged=judged, name=name, key=key)

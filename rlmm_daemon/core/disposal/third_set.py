@@ -35,12 +35,12 @@ def may_go(cache: PartitionCache, segment_id: SegmentId) -> bool:
     return all(
         (index := cache.epochs.get(epoch)) is not None
         and segment_id in index.third
-        and _covered(cache, index, epoch, start, end)
+        and _covered(cache, index, epoch, start, end=end)
         for epoch, start, end in parts
     )
 
 
-def _covered(cache: PartitionCache, index: EpochIndex, epoch: int, start: int, end: int) -> bool:
+def _covered(cache: PartitionCache, index: EpochIndex, epoch: int, start: int, *, end: int) -> bool:
     """Return whether referenced segments hold every offset from `start` to `end` in an epoch."""
     keys, owners = index.referenced_keys(), index.referenced_ids()
     low = bisect_left(keys, start - index.cover.reach)

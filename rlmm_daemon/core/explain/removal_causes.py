@@ -243,6 +243,7 @@ def _stuck(
     noun: str,
     step: CopyStep | DeleteStep,
     row: tuple[str, bool, _Command],
+    *,
     found: Callable[[Facts], StuckFacts | None],
 ) -> NoticeRow:
     words, trouble, command = row
@@ -266,12 +267,12 @@ def _stuck(
 
 def _copy(step: CopyStep) -> NoticeRow:
     name = f"copy_is_{step.name.lower()}"
-    return _stuck(name, "copy", step, _COPIES[step], lambda f: f.removal.copies.get(step))
+    return _stuck(name, "copy", step, _COPIES[step], found=lambda f: f.removal.copies.get(step))
 
 
 def _delete(step: DeleteStep) -> NoticeRow:
     name = f"delete_is_{step.name.lower()}"
-    return _stuck(name, "delete", step, _DELETES[step], lambda f: f.removal.deletes.get(step))
+    return _stuck(name, "delete", step, _DELETES[step], found=lambda f: f.removal.deletes.get(step))
 
 
 _GRACE: Final = "it is marked for removal once that lasted the whole grace period"

@@ -320,8 +320,8 @@ def _seal_cover(
                 table.ends.frombytes(sealed.ends[begin:end].tobytes())
                 table.rows.extend([rows.of_sealed(row) for row in sealed.rows[begin:end]])
                 yield
-            _shift(table.txn, sealed.txn, low, high, first)
-            _shift(table.breaks, sealed.breaks, low, high - 1, first)
+            _shift(table.txn, sealed.txn, low, high, first=first)
+            _shift(table.breaks, sealed.breaks, low, high - 1, first=first)
         else:
             _rejoin(table, own.starts[low], cache, rows)
             for begin in range(low, high, ROWS_AT_ONCE):
@@ -329,9 +329,9 @@ def _seal_cover(
                 table.starts += own.starts[begin:end]
                 table.ends += own.ends[begin:end]
                 table.rows.extend((yield from rows.of_all(own.ids[begin:end])))
-                table.txn.extend(_places(own.txn, own.starts, begin, end, first - low))
+                table.txn.extend(_places(own.txn, own.starts, begin, end, shift=first - low))
                 last = min(end, high - 1)
-                table.breaks.extend(_places(own.breaks, own.starts, begin, last, first - low))
+                table.breaks.extend(_places(own.breaks, own.starts, begin, last, shift=first - low))
                 yield
     _rejoin(table, None, cache, rows)
 
@@ -352,7 +352,7 @@ def _is_uniform(index: EpochIndex) -> Generator[None, None, bool]:
 
 
 def _places(
-    column: "array[int]", starts: "array[int]", low: int, high: int, shift: int
+    column: "array[int]", starts: "array[int]", low: int, high: int, *, shift: int
 ) -> list[int]:
     """Return where the pieces low..high-1 that a column of starts names stand in the new table."""
     if low >= high:
@@ -362,7 +362,7 @@ def _places(
     return [bisect_left(starts, start, lo=low, hi=high) + shift for start in column[begin:end]]
 
 
-def _shift(into: "array[int]", column: memoryview, low: int, high: int, first: int) -> None:
+def _shift(into: "array[int]", column: memoryview, low: int, high: int, *, first: int) -> None:
     begin = bisect_left(column, low)
     end = bisect_left(column, high, lo=begin)
     into.extend([at - low + first for at in column[begin:end]])

@@ -115,6 +115,7 @@ def object_key(
     partition: TopicIdPartition,
     start_offset: Offset,
     segment_id: SegmentId,
+    *,
     suffix: str,
 ) -> str:
     """Return the key of one object.
@@ -166,7 +167,7 @@ def parse_key(layout: Layout, key: str) -> ParsedKey | None:
         suffix=match["suffix"],
     )
     made = object_key(
-        layout, parsed.partition, parsed.start_offset, parsed.segment_id, parsed.suffix
+        layout, parsed.partition, parsed.start_offset, parsed.segment_id, suffix=parsed.suffix
     )
     # A partition of 007, stray low bits of an id, another prefix: they read well and are nobody's.
     return parsed if made == key else None

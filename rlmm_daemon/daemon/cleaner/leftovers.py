@@ -94,7 +94,7 @@ class LeftoverSearch:
             return found
         at = segment.partition, segment.start_offset, segment.segment_id
         for layout in await self._layouts():
-            stem = object_key(layout, *at, _SUFFIX).removesuffix(_SUFFIX)
+            stem = object_key(layout, *at, suffix=_SUFFIX).removesuffix(_SUFFIX)
             async with aclosing(self._pace.pages(listing(stem))) as pages:
                 async for page in pages:
                     parsed = ((row, parse_key(layout, row.key)) for row in page)

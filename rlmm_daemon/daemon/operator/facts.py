@@ -88,7 +88,7 @@ async def collect(
     removal: Callable[[TopicIdPartition], RemovalFacts] = lambda _: RemovalFacts(),
 ) -> Facts:
     """Return the facts about a user partition as of now; never raises for a bad state."""
-    facts = _of_daemon(manager, selector, partition, storage, copies)
+    facts = _of_daemon(manager, selector, partition, storage, copies=copies)
     follow_set = manager.fleet.follow_set
     if partition is None or follow_set is None:
         return facts
@@ -106,6 +106,7 @@ def _of_daemon(
     selector: str,
     partition: TopicIdPartition | None,
     storage: StorageView,
+    *,
     copies: CopyView,
 ) -> Facts:
     fleet, trouble = manager.fleet, manager.fleet.trouble

@@ -53,6 +53,7 @@ class BulkSession:
         connection: socket.socket,
         introduction: Introduction,
         rights: frozenset[api.Right],
+        *,
         rest: bytes,
     ) -> None:
         self._shared = shared

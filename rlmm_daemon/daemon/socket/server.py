@@ -282,7 +282,9 @@ class Server:
         try:
             with suppress(OSError):
                 await asyncio.get_running_loop().sock_sendall(connection, welcome)
-                await BulkSession(self._shared_now(), connection, introduction, rights, rest).run()
+                await BulkSession(
+                    self._shared_now(), connection, introduction, rights, rest=rest
+                ).run()
         finally:
             self._stats.roles[introduction.role.value] -= 1
         return False

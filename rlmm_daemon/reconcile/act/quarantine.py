@@ -198,6 +198,7 @@ def plan(
     manifests: Mapping[str, Manifest],
     totals: Totals,
     safety: Safety,
+    *,
     now_ms: int,
 ) -> Plan:
     """Return what to delete and what to quarantine, oldest first, within the caps of one run.

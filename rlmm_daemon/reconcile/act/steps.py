@@ -93,7 +93,7 @@ class Actor(msgspec.Struct, frozen=True, kw_only=True):
 
     def _plan(self, condemned: Collection[Entry], manifests: Mapping[str, Manifest]) -> Plan:
         totals = Totals(objects=self.night.objects, bytes=self.night.object_bytes)
-        return quarantine.plan(condemned, manifests, totals, self.safety, self.now_ms)
+        return quarantine.plan(condemned, manifests, totals, self.safety, now_ms=self.now_ms)
 
     async def _carry_out(self, condemned: Collection[Entry], settled: Collection[str] = ()) -> Plan:
         async with control.opened(self.daemon) as storage:

@@ -129,7 +129,7 @@ def hash_events(spark: Any, events: Any) -> Any:
 
 
 def suspicious(
-    spark: Any, objects: Any, events: Any, layouts: tuple[LayoutRow, ...], ages: Ages
+    spark: Any, objects: Any, events: Any, layouts: tuple[LayoutRow, ...], *, ages: Ages
 ) -> Any:
     """Return the hashes of all segments that are not clear: one column, `h`."""
     key_layouts.placed(spark, objects, layouts).createOrReplaceTempView("objects_of_segments")

@@ -161,7 +161,7 @@ class Judge(msgspec.Struct, frozen=True, kw_only=True):
                 TopicIdPartition(topic_id, segment.topic, row["partition"]),
                 Offset(segment.start_offset),
                 SegmentId(uuid_bytes(row["segment_id"])),
-                judged.suffix,
+                suffix=judged.suffix,
             )
         except InvalidArgument:  # Kafka forbids its topic's name: no daemon makes such a key
             return None

@@ -67,7 +67,7 @@ class World:
         for _ in range(rng.choice([1, 1, 6])):
             partition = rng.choice(self.books.partitions)
             segment_id = SegmentId(rng.randbytes(16))
-            key = object_key(LAYOUT, partition, Offset(0), segment_id, ObjectKind.LOG.value)
+            key = object_key(LAYOUT, partition, Offset(0), segment_id, suffix=ObjectKind.LOG.value)
             storage._store(key, b"nobody's")
 
 

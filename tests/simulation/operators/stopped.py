@@ -60,8 +60,8 @@ async def _restore(life: Life, world: World) -> Any:
     """`rlmm log restore --from-snapshots DIR --to DIR --execute`: the log may be gone."""
     platter, event_log_of = life.disk.platter, adapters.event_log_of
 
-    def judged(*given: Any) -> Any:
-        log = event_log_of(*given)
+    def judged(*given: Any, **named: Any) -> Any:
+        log = event_log_of(*given, **named)
         judge_appends(log, world)  # type: ignore[arg-type]  # of the simulation, which is embedded
         return log
 

@@ -197,8 +197,9 @@ class Books:
         """Return what must be stored of a segment, by key."""
         first = segment.first
         return {
-            object_key(LAYOUT, first.partition, first.start_offset, first.segment_id, kind.value):
-            segment.content(kind)
+            object_key(
+                LAYOUT, first.partition, first.start_offset, first.segment_id, suffix=kind.value
+            ): segment.content(kind)
             for kind in KINDS
         }  # fmt: skip
 

@@ -295,7 +295,7 @@ async def stored(home: Path, cluster: str = CLUSTER) -> str:
             cluster_id=cluster, partition_count=COUNT, metadata_topic_id=uuid_text(TOPIC_ID)
         )
     )
-    key = object_key(Layout(), TP, Offset(10), segment_id(1), ".log")
+    key = object_key(Layout(), TP, Offset(10), segment_id(1), suffix=".log")
     (home / "remote" / key).parent.mkdir()
     (home / "remote" / key).write_bytes(bytes(100))
     await storage.close()

@@ -24,7 +24,7 @@ def segment(number: int) -> SegmentId:
 
 
 def key(number: int, prefix: str) -> str:
-    return object_key(Layout(prefix), PARTITION, Offset(number), segment(number), ".log")
+    return object_key(Layout(prefix), PARTITION, Offset(number), segment(number), suffix=".log")
 
 
 def of(*needs: tuple[int | None, str], kept: tuple[str, ...] = (), **told: str) -> Evidence:

@@ -406,7 +406,9 @@ async def test_a_loss_that_is_accepted_later_never_shortens_a_hold(shared):
 
 def key_of_a_segment(prefix: str = "", suffix: str = ".log") -> str:
     one = metadata()
-    return object_key(Layout(prefix), one.partition, one.start_offset, one.segment_id, suffix)
+    return object_key(
+        Layout(prefix), one.partition, one.start_offset, one.segment_id, suffix=suffix
+    )
 
 
 @pytest.mark.parametrize("prefix", ["", "a/b", "{hash:8}/b"])

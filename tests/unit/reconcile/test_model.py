@@ -260,7 +260,9 @@ def plan_of(
         for number, (at, version, nights) in enumerate(sorted(quarantined))
     }
     totals = quarantine.Totals(objects=10**6, bytes=10**9)
-    made = quarantine.plan(entries.values(), manifests, totals, Safety(quarantine_hours=24), NOW)
+    made = quarantine.plan(
+        entries.values(), manifests, totals, Safety(quarantine_hours=24), now_ms=NOW
+    )
     names = {one: name for name, one in entries.items()}
     return tuple(names[one] for one in made.delete), tuple(names[one] for one in made.quarantine)
 

@@ -39,26 +39,26 @@ def manifest(*entries: Entry, age_hours: int = 169, restored: bool = False) -> d
 
 
 def test_an_object_is_listed_before_it_is_deleted() -> None:
-    assert plan([entry()], {}, MANY, SAFETY, NOW).quarantine == (entry(),)
-    assert plan([entry()], manifest(entry(), age_hours=167), MANY, SAFETY, NOW).delete == ()
-    assert plan([entry()], manifest(entry()), MANY, SAFETY, NOW).delete == (entry(),)
+    assert plan([entry()], {}, MANY, SAFETY, now_ms=NOW).quarantine == (entry(),)
+    assert plan([entry()], manifest(entry(), age_hours=167), MANY, SAFETY, now_ms=NOW).delete == ()
+    assert plan([entry()], manifest(entry()), MANY, SAFETY, now_ms=NOW).delete == (entry(),)
 
 
 def test_what_is_no_longer_condemned_is_not_deleted() -> None:
-    assert plan([], manifest(entry()), MANY, SAFETY, NOW).delete == ()
+    assert plan([], manifest(entry()), MANY, SAFETY, now_ms=NOW).delete == ()
 
 
 @pytest.mark.parametrize("change", ["etag", "modified_ms", "upload_id"])
 def test_another_object_under_the_key_begins_its_quarantine_anew(change: str) -> None:
     value = 9_000 if change == "modified_ms" else "f"
     other = msgspec.structs.replace(entry(), **{change: value})
-    made = plan([other], manifest(entry()), MANY, SAFETY, NOW)
+    made = plan([other], manifest(entry()), MANY, SAFETY, now_ms=NOW)
     assert made.delete == ()
     assert made.quarantine == (other,)
 
 
 def test_a_restored_manifest_spares_its_objects_for_good() -> None:
-    made = plan([entry()], manifest(entry(), restored=True), MANY, SAFETY, NOW)
+    made = plan([entry()], manifest(entry(), restored=True), MANY, SAFETY, now_ms=NOW)
     assert (made.delete, made.quarantine) == ((), ())
 
 
@@ -71,10 +71,10 @@ def test_a_restored_manifest_spares_its_objects_for_good() -> None:
 )
 def test_a_run_takes_no_more_than_its_caps(totals: Totals, chosen: int) -> None:
     every = [entry(n) for n in range(50)]
-    made = plan(every, {}, totals, SAFETY, NOW)
+    made = plan(every, {}, totals, SAFETY, now_ms=NOW)
     assert [each.key for each in made.quarantine] == [f"k{n}" for n in range(chosen)]
     assert made.left == 50 - chosen
-    made = plan(every, manifest(*every), totals, SAFETY, NOW)
+    made = plan(every, manifest(*every), totals, SAFETY, now_ms=NOW)
     assert [each.key for each in made.delete] == [f"k{n}" for n in range(chosen)]
     assert (made.left, made.quarantine) == (50 - chosen, ())
 
@@ -83,7 +83,7 @@ def test_a_run_takes_no_more_than_its_caps(totals: Totals, chosen: int) -> None:
 def test_a_run_takes_at_most_ten_thousand_objects(*, listed: bool) -> None:
     every = [entry(n) for n in range(10_050)]
     manifests = manifest(*every) if listed else {}
-    made = plan(every, manifests, Totals(objects=10**9, bytes=10**15), SAFETY, NOW)
+    made = plan(every, manifests, Totals(objects=10**9, bytes=10**15), SAFETY, now_ms=NOW)
     assert len(made.delete if listed else made.quarantine) == 10_000
 
 
@@ -92,14 +92,16 @@ def test_a_run_takes_at_most_ten_thousand_objects(*, listed: bool) -> None:
 )
 def test_what_is_deleted_and_what_is_quarantined_share_one_cap(totals: Totals) -> None:
     old, new = [entry(n) for n in range(6)], [entry(n) for n in range(-50, 0)]
-    made = plan([*new, *old], manifest(*old), totals, SAFETY, NOW)
+    made = plan([*new, *old], manifest(*old), totals, SAFETY, now_ms=NOW)
     assert (made.delete, made.quarantine) == (tuple(old), tuple(new[:4]))
     assert made.left == 46
 
 
 def test_one_object_beyond_the_cap_does_not_keep_back_what_is_behind_it() -> None:
     large = msgspec.structs.replace(entry(0), size=6_000)
-    made = plan([large, entry(1), entry(2)], {}, Totals(objects=10**6, bytes=5_000), SAFETY, NOW)
+    made = plan(
+        [large, entry(1), entry(2)], {}, Totals(objects=10**6, bytes=5_000), SAFETY, now_ms=NOW
+    )
     assert (made.quarantine, made.left) == ((large, entry(1), entry(2)), 0)
 
 
@@ -129,28 +131,28 @@ def test_what_an_operator_spared_is_spared_in_a_bucket_that_was_rewritten(word) 
         msgspec.structs.replace(each, modified_ms=each.modified_ms + 10**9, etag="new")
         for each in (spared, other)
     ]
-    made = plan(now, manifests, MANY, SAFETY, NOW)
+    made = plan(now, manifests, MANY, SAFETY, now_ms=NOW)
     assert (made.delete, made.quarantine, made.left) == ((), (now[1],), 0)
     there = {each.identity for each in now}
     assert quarantine.settled(quarantine.over(manifests, SAFETY, NOW), there) == ["b"]
     both = {**manifests, "c": manifest(*now)["r-001.json"]}
-    assert plan(now, both, MANY, SAFETY, NOW).delete == (now[1],)
+    assert plan(now, both, MANY, SAFETY, now_ms=NOW).delete == (now[1],)
 
 
 def test_a_listing_with_milliseconds_names_the_same_object_as_one_without() -> None:
     precise = msgspec.structs.replace(entry(), modified_ms=1_999)
     whole = msgspec.structs.replace(entry(), modified_ms=1_000)
     other = msgspec.structs.replace(entry(), modified_ms=2_000)
-    assert plan([whole], manifest(precise), MANY, SAFETY, NOW).delete == (whole,)
-    assert plan([other], manifest(precise), MANY, SAFETY, NOW).quarantine == (other,)
+    assert plan([whole], manifest(precise), MANY, SAFETY, now_ms=NOW).delete == (whole,)
+    assert plan([other], manifest(precise), MANY, SAFETY, now_ms=NOW).quarantine == (other,)
 
 
 def test_there_is_room_for_so_many_entries_and_deletes_make_some() -> None:
     waiting = [entry(n) for n in range(quarantine.ENTRIES_MAX - 3)]
     fresh = [entry(-n) for n in range(1, 6)]
-    made = plan(fresh, manifest(*waiting, age_hours=1), MANY, SAFETY, NOW)
+    made = plan(fresh, manifest(*waiting, age_hours=1), MANY, SAFETY, now_ms=NOW)
     assert (made.quarantine, made.left) == (tuple(reversed(fresh))[:3], 2)
-    made = plan([*waiting, *fresh], manifest(*waiting, *fresh[:3]), MANY, SAFETY, NOW)
+    made = plan([*waiting, *fresh], manifest(*waiting, *fresh[:3]), MANY, SAFETY, now_ms=NOW)
     assert (len(made.delete), made.quarantine) == (SAFETY.objects_max, ())
 
 
@@ -340,16 +342,16 @@ def test_what_no_share_has_room_for_is_quarantined_and_goes_once_it_is_approved(
 ) -> None:
     """Orphans of a small bucket, and ones larger than the share of bytes, would stay for ever."""
     orphan = entry(1)
-    made = plan([orphan], {}, totals, SAFETY, NOW)
+    made = plan([orphan], {}, totals, SAFETY, now_ms=NOW)
     assert (made.quarantine, made.left, made.beyond) == ((orphan,), 0, ())
-    made = plan([orphan], manifest(orphan), totals, SAFETY, NOW)
+    made = plan([orphan], manifest(orphan), totals, SAFETY, now_ms=NOW)
     assert (made.delete, made.left, made.beyond) == ((), 1, (orphan,))
     let = {"r-001.json": msgspec.structs.replace(*manifest(orphan).values(), approved=WORD)}
-    made = plan([orphan], let, totals, SAFETY, NOW)
+    made = plan([orphan], let, totals, SAFETY, now_ms=NOW)
     assert (made.delete, made.left, made.beyond) == ((orphan,), 0, ())
     young = {"r-001.json": msgspec.structs.replace(*let.values(), created_ms=NOW - HOUR)}
-    assert plan([orphan], young, totals, SAFETY, NOW).delete == (), "its time has to come"
-    assert plan([], let, totals, SAFETY, NOW).delete == (), "it has to be condemned again"
+    assert plan([orphan], young, totals, SAFETY, now_ms=NOW).delete == (), "its time has to come"
+    assert plan([], let, totals, SAFETY, now_ms=NOW).delete == (), "it has to be condemned again"
 
 
 def test_what_is_approved_counts_against_the_number_of_objects_alone() -> None:
@@ -358,18 +360,18 @@ def test_what_is_approved_counts_against_the_number_of_objects_alone() -> None:
         "a": msgspec.structs.replace(*manifest(*let).values(), approved=WORD),
         "b": manifest(*others)["r-001.json"],
     }
-    made = plan([*others, *let], manifests, Totals(objects=500, bytes=10**12), SAFETY, NOW)
+    made = plan([*others, *let], manifests, Totals(objects=500, bytes=10**12), SAFETY, now_ms=NOW)
     assert made.delete == (*let, *others[:5])
     few = Safety(objects_max=9)
-    made = plan([*others, *let], manifests, Totals(objects=500, bytes=10**12), few, NOW)
+    made = plan([*others, *let], manifests, Totals(objects=500, bytes=10**12), few, now_ms=NOW)
     assert made.delete == (*let, *others[:2])
 
 
 def test_what_is_held_back_is_left_alone_until_it_is_released() -> None:
     held = {"r-001.json": msgspec.structs.replace(*manifest(entry()).values(), held=WORD)}
-    assert plan([entry()], held, MANY, SAFETY, NOW).delete == ()
+    assert plan([entry()], held, MANY, SAFETY, now_ms=NOW).delete == ()
     both = {**held, "b": msgspec.structs.replace(*manifest(entry()).values(), approved=WORD)}
-    assert plan([entry()], both, MANY, SAFETY, NOW).delete == (), "whatever else names it"
+    assert plan([entry()], both, MANY, SAFETY, now_ms=NOW).delete == (), "whatever else names it"
     assert quarantine.next_deletion_ms(held, SAFETY, 0) is None
 
 

@@ -31,7 +31,7 @@ def test_a_quarantine_is_over_at_its_last_millisecond_and_not_before(
     now = made + SAFETY.quarantine_hours * HOUR + late_ms
     assert quarantine.standing(manifests, SAFETY, now) == {entry().identity: due}
     assert bool(quarantine.over(manifests, SAFETY, now)) is due
-    assert bool(plan([entry()], manifests, MANY, SAFETY, now).delete) is due
+    assert bool(plan([entry()], manifests, MANY, SAFETY, now_ms=now).delete) is due
     soon = quarantine.next_deletion_ms(manifests, SAFETY, now)
     assert soon == (None if due else made + SAFETY.quarantine_hours * HOUR)
 
@@ -40,14 +40,14 @@ def test_a_quarantine_is_over_at_its_last_millisecond_and_not_before(
 def test_an_object_as_large_as_the_share_is_deleted_and_a_larger_one_waits(size: int) -> None:
     share = Totals(objects=10**6, bytes=int(1_000 / SAFETY.share_max))
     large = msgspec.structs.replace(entry(), size=size)
-    made = plan([large], manifest(large), share, SAFETY, NOW)
+    made = plan([large], manifest(large), share, SAFETY, now_ms=NOW)
     assert (made.delete, made.beyond) == (((large,), ()) if size == 1_000 else ((), (large,)))
 
 
 @pytest.mark.parametrize("room", [0, 1])
 def test_a_share_of_one_object_has_room_for_one(room: int) -> None:
     few = Totals(objects=int(room / SAFETY.share_max), bytes=10**12)
-    made = plan([entry()], manifest(entry()), few, SAFETY, NOW)
+    made = plan([entry()], manifest(entry()), few, SAFETY, now_ms=NOW)
     assert (made.delete, made.beyond) == (((entry(),), ()) if room else ((), (entry(),)))
 
 
@@ -58,7 +58,7 @@ def test_nothing_more_is_listed_once_as_much_is_as_a_driver_can_hold(
     fresh = [entry(99), entry(98), entry(97)]
     for room, most in ((0, 10), (0, 9), (0, 8), (1, 11), (3, 13)):
         monkeypatch.setattr(quarantine, "ENTRIES_MAX", most)
-        made = plan(fresh, manifest(*waiting, age_hours=1), MANY, SAFETY, NOW)
+        made = plan(fresh, manifest(*waiting, age_hours=1), MANY, SAFETY, now_ms=NOW)
         assert (len(made.quarantine), made.left) == (room, 3 - room)
 
 

@@ -11,7 +11,7 @@ ORDERS = TopicIdPartition(TopicId((1).to_bytes(16, "big")), "orders", 7)
 
 def key(start: int, segment_id: int, suffix: str, layout: Layout = PLAIN) -> str:
     segment = SegmentId(segment_id.to_bytes(16, "big"))
-    return object_key(layout, ORDERS, Offset(start), segment, suffix)
+    return object_key(layout, ORDERS, Offset(start), segment, suffix=suffix)
 
 
 def test_keys_are_those_of_kafkas_local_tiered_storage():
@@ -103,4 +103,4 @@ def test_a_prefix_that_could_leave_the_root_is_refused(prefix):
 def test_a_topic_that_kafka_forbids_has_no_key(topic):
     partition = TopicIdPartition(ORDERS.topic_id, topic + ("/" if topic == ".." else ""), 0)
     with pytest.raises(InvalidArgument):
-        object_key(Layout(), partition, Offset(0), SegmentId(bytes(16)), ".log")
+        object_key(Layout(), partition, Offset(0), SegmentId(bytes(16)), suffix=".log")

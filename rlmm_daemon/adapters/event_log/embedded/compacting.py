@@ -71,7 +71,7 @@ class _Pace:
 
 
 async def write_anew(
-    context: Context, journal: Journal, until: int, partition_count: int, turn: Turn
+    context: Context, journal: Journal, until: int, partition_count: int, *, turn: Turn
 ) -> Written:
     """Write what stays of the events before `until`, where a file begins, beside the log.
 

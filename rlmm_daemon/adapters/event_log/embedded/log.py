@@ -310,7 +310,7 @@ class EmbeddedLog:
             await self._generations.finish(clean)
 
     def _make(self, number: MetadataPartition, clean: CleanEnd | None) -> Partition:
-        return Partition(self.context, self._generations, number, self.directory, clean)
+        return Partition(self.context, self._generations, number, self.directory, clean=clean)
 
     def _partition(self, number: MetadataPartition) -> Partition:
         if self._identity is None or self._closing:

@@ -56,6 +56,7 @@ class Partition:
         generations: Generations,
         partition: MetadataPartition,
         home: str,
+        *,
         clean: CleanEnd | None,
     ) -> None:
         self._context = context
@@ -128,7 +129,7 @@ class Partition:
                 written = compacting.Written.of(decided)
             elif until > journal.range.start and await self._is_due(journal, until):
                 written = await compacting.write_anew(
-                    self._context, journal, until, partition_count, turn
+                    self._context, journal, until, partition_count, turn=turn
                 )
             else:
                 return None

@@ -59,7 +59,9 @@ async def recover(
     compaction = await compacted_files.finish(context.disk, directory)
     if compaction is not compacted_files.NEVER:
         bases = await files.segments(context.disk, directory)
-    found = await _recover(context, directory, partition, clean, bases, newest_epoch=newest_epoch)
+    found = await _recover(
+        context, directory, partition, clean, bases=bases, newest_epoch=newest_epoch
+    )
     return replace(found, compaction=compaction)
 
 
@@ -68,8 +70,8 @@ async def _recover(
     directory: str,
     partition: MetadataPartition,
     clean: CleanEnd | None,
-    bases: list[int],
     *,
+    bases: list[int],
     newest_epoch: int,
 ) -> Recovered:
     disk = context.disk
@@ -122,8 +124,8 @@ async def _scan_newest(
     _require_end(directory, clean, walked.next_offset)
     if walked.reason:
         _judge(buffer, walked, path, partition)
-    history = await _history(disk, directory, bases, walked, newest_epoch)
-    await _make_durable(disk, directory, path, buffer, walked)
+    history = await _history(disk, directory, bases, walked, newest_epoch=newest_epoch)
+    await _make_durable(disk, directory, path, buffer, walked=walked)
     return Recovered(
         bases=bases, position=walked.stop, next_offset=walked.next_offset, epochs=history
     )
@@ -152,7 +154,7 @@ def _judge(buffer: bytes, walked: scan.Walk, path: str, partition: MetadataParti
 
 
 async def _make_durable(
-    disk: Disk, directory: str, path: str, buffer: bytes, walked: scan.Walk
+    disk: Disk, directory: str, path: str, buffer: bytes, *, walked: scan.Walk
 ) -> None:
     """Write the last batch again, cut behind it, and sync file and names.
 
@@ -171,7 +173,7 @@ async def _make_durable(
 
 
 async def _history(
-    disk: Disk, directory: str, bases: list[int], newest: scan.Walk, newest_epoch: int
+    disk: Disk, directory: str, bases: list[int], newest: scan.Walk, *, newest_epoch: int
 ) -> EpochHistory:
     """Return the epochs: of sealed files from the checkpoint, else by reading them all."""
     entries = None
@@ -201,7 +203,7 @@ async def newest_generation(disk: Disk, home: str) -> int:
             continue
         path = files.segment_path(directory, bases[-1])
         walked = scan.walk(await files.read_segment(disk, path), bases[-1])
-        history = await _history(disk, directory, bases, walked, epochs.EPOCH_MAX)
+        history = await _history(disk, directory, bases, walked, newest_epoch=epochs.EPOCH_MAX)
         newest = max(newest, history.latest)
     return newest
 

@@ -65,10 +65,10 @@ def walk(buffer: bytes, next_offset: int, *, begin: int = 0, bytes_max: int | No
     while position < limit:
         batch = _batch_at(buffer, position)
         if isinstance(batch, str):
-            return _stopped(buffer, found, position, next_offset, batch)
+            return _stopped(buffer, found, position, next_offset, reason=batch)
         if batch.base_offset != next_offset:
             reason = f"the batch begins with offset {batch.base_offset}, not {next_offset}"
-            return _stopped(buffer, found, position, next_offset, reason)
+            return _stopped(buffer, found, position, next_offset, reason=reason)
         found.append(batch)
         position += batch.size
         next_offset = batch.next_offset
@@ -159,7 +159,7 @@ def _batch_at(buffer: bytes, position: int) -> Found | str:
     return Found(position, size, base, base + delta + 1, epoch, compacted)
 
 
-def _stopped(buffer: bytes, found: list[Found], position: int, offset: int, reason: str) -> Walk:
+def _stopped(buffer: bytes, found: list[Found], position: int, offset: int, *, reason: str) -> Walk:
     if is_blank(buffer, position):
         return Walk(found=found, stop=position, next_offset=offset)
     claimed = 0

@@ -100,8 +100,10 @@ async def verify_partition(
     end = bases[0] if bases else 0
     for (base, path), after in zip(found, following, strict=False):
         buffer = await compacted_files.read(disk, path)
-        end = _judge_file(report, path, buffer, base, after)
-        report.findings += islice(_strangers(path, buffer, base, partition, partition_count), 1)
+        end = _judge_file(report, path, buffer, base, after=after)
+        report.findings += islice(
+            _strangers(path, buffer, base, partition, partition_count=partition_count), 1
+        )
     if bases:
         report.range = LogRange(start=bases[0], end=end)
     return report
@@ -127,7 +129,7 @@ def pieces(buffer: bytes, base_offset: int, *, end: int | None = None) -> Iterat
 
 
 def _strangers(
-    path: str, buffer: bytes, base: int, partition: MetadataPartition, partition_count: int
+    path: str, buffer: bytes, base: int, partition: MetadataPartition, *, partition_count: int
 ) -> Iterator[Finding]:
     """Yield each batch of another metadata partition, whose events every reader passes over."""
     for piece in pieces(buffer, base):
@@ -151,7 +153,7 @@ def _owner(buffer: bytes, found: scan.Found, partition_count: int) -> MetadataPa
 
 
 def _judge_file(
-    report: PartitionReport, path: str, buffer: bytes, base: int, after: int | None
+    report: PartitionReport, path: str, buffer: bytes, base: int, *, after: int | None
 ) -> int:
     """Add what one file holds to the report, and return the offset at its end.
 

@@ -91,7 +91,7 @@ def _ended(fields: _Fields) -> _Fields:
     return (*fields, ("tags", TaggedFields))
 
 
-def _api(name: str, key: int, version: int, request: _Fields, response: _Fields) -> type[Pinned]:
+def _api(name: str, key: int, version: int, request: _Fields, *, response: _Fields) -> type[Pinned]:
     """Return the request class of one api and version; its answers decode by themselves."""
     ids = {"API_KEY": key, "API_VERSION": version}
     answer = type(f"{name}Response", (Response,), ids | {"SCHEMA": Schema(*_ended(response))})
@@ -128,7 +128,7 @@ _BEFORE_TOPICS: Final[_Fields] = (
 Metadata = _api(
     "Metadata", 3, 12,
     _METADATA,
-    (*_BEFORE_TOPICS,
+    response=(*_BEFORE_TOPICS,
      ("topics", _many(
          ("error", Int16), ("name", _TEXT), ("id", Uuid), ("internal", Boolean),
          ("partitions", _many(
@@ -160,7 +160,7 @@ Fetch = _api(
          ("index", Int32), ("current_epoch", Int32), ("offset", Int64), ("last_epoch", Int32),
          ("log_start", Int64), ("max_bytes", Int32))))),
      ("forgotten", _many(("id", Uuid), ("partitions", _INTS))), ("rack", _TEXT)),
-    (("throttle", Int32), ("error", Int16), ("session", Int32),
+    response=(("throttle", Int32), ("error", Int16), ("session", Int32),
      ("topics", _many(("id", Uuid), ("partitions", _many(
          ("index", Int32), ("error", Int16), ("high_watermark", Int64), ("stable", Int64),
          ("log_start", Int64), ("aborted", _many(("producer", Int64), ("first", Int64))),
@@ -172,7 +172,7 @@ ListOffsets = _api(
     (("replica", Int32), ("isolation", Int8),
      ("topics", _many(("name", _TEXT), ("partitions", _many(
          ("index", Int32), ("current_epoch", Int32), ("timestamp", Int64)))))),
-    (("throttle", Int32), ("topics", _many(("name", _TEXT), ("partitions", _many(
+    response=(("throttle", Int32), ("topics", _many(("name", _TEXT), ("partitions", _many(
         ("index", Int32), ("error", Int16), ("timestamp", Int64), ("offset", Int64),
         ("epoch", Int32)))))),
 )  # fmt: skip
@@ -181,14 +181,16 @@ OffsetForLeaderEpoch = _api(
     "OffsetForLeaderEpoch", 23, 4,
     (("replica", Int32), ("topics", _many(("name", _TEXT), ("partitions", _many(
         ("index", Int32), ("current_epoch", Int32), ("epoch", Int32)))))),
-    (("throttle", Int32), ("topics", _many(("name", _TEXT), ("partitions", _many(
+    response=(("throttle", Int32), ("topics", _many(("name", _TEXT), ("partitions", _many(
         ("error", Int16), ("index", Int32), ("epoch", Int32), ("end", Int64)))))),
 )  # fmt: skip
 
 InitProducerId = _api(
     "InitProducerId", 22, 2,
     (("transactional_id", _TEXT), ("timeout", Int32)),
-    (("throttle", Int32), ("error", Int16), ("producer_id", Int64), ("producer_epoch", Int16)),
+    response=(
+        ("throttle", Int32), ("error", Int16), ("producer_id", Int64), ("producer_epoch", Int16),
+    ),
 )  # fmt: skip
 
 
@@ -198,7 +200,7 @@ def _produce(name: str, version: int, topic: tuple[str, Any]) -> type[Pinned]:
         (("transactional_id", _TEXT), ("acks", Int16), ("timeout", Int32),
          ("topics", _many(topic, ("partitions", _many(
              ("index", Int32), ("records", CompactBytes)))))),
-        (("topics", _many(topic, ("partitions", _many(
+        response=(("topics", _many(topic, ("partitions", _many(
             ("index", Int32), ("error", Int16), ("base_offset", Int64), ("append_time", Int64),
             ("log_start", Int64), ("record_errors", _many(("index", Int32), ("message", _TEXT))),
             ("message", _TEXT))))), ("throttle", Int32)),
@@ -212,7 +214,7 @@ ProduceByName = _produce("ProduceByName", 9, ("name", _TEXT))
 DescribeCluster = _api(
     "DescribeCluster", DESCRIBE_CLUSTER, 2,
     (("operations", Boolean), ("endpoint_type", Int8), ("fenced", Boolean)),
-    (("throttle", Int32), ("error", Int16), ("message", _TEXT), ("endpoint_type", Int8),
+    response=(("throttle", Int32), ("error", Int16), ("message", _TEXT), ("endpoint_type", Int8),
      ("cluster_id", _TEXT), ("controller", Int32),
      ("brokers", _many(("id", Int32), ("host", _TEXT), ("port", Int32), ("rack", _TEXT),
                        ("fenced", Boolean))),
@@ -224,7 +226,7 @@ _REPLICAS = _many(("id", Int32), ("end", Int64))
 DescribeQuorum = _api(
     "DescribeQuorum", 55, 0,
     (("topics", _many(("name", _TEXT), ("partitions", _many(("index", Int32))))),),
-    (("error", Int16), ("topics", _many(("name", _TEXT), ("partitions", _many(
+    response=(("error", Int16), ("topics", _many(("name", _TEXT), ("partitions", _many(
         ("index", Int32), ("error", Int16), ("leader", Int32), ("epoch", Int32),
         ("high_watermark", Int64), ("voters", _REPLICAS), ("observers", _REPLICAS)))))),
 )  # fmt: skip
@@ -236,7 +238,7 @@ CreateTopics = _api(
         ("assignments", _many(("index", Int32), ("brokers", _INTS))),
         ("configs", _many(("name", _TEXT), ("value", _TEXT))))),
      ("timeout", Int32), ("validate_only", Boolean)),
-    (("throttle", Int32), ("topics", _many(
+    response=(("throttle", Int32), ("topics", _many(
         ("name", _TEXT), ("error", Int16), ("message", _TEXT), ("partitions", Int32),
         ("replication", Int16), ("configs", _many(
             ("name", _TEXT), ("value", _TEXT), ("read_only", Boolean), ("source", Int8),
@@ -247,7 +249,7 @@ DescribeConfigs = _api(
     "DescribeConfigs", 32, 4,
     (("resources", _many(("type", Int8), ("name", _TEXT), ("keys", _TEXTS))),
      ("synonyms", Boolean), ("documentation", Boolean)),
-    (("throttle", Int32), ("results", _many(
+    response=(("throttle", Int32), ("results", _many(
         ("error", Int16), ("message", _TEXT), ("type", Int8), ("name", _TEXT),
         ("configs", _many(
             ("name", _TEXT), ("value", _TEXT), ("read_only", Boolean), ("source", Int8),

@@ -249,7 +249,7 @@ class Producer:
                 results[lane] = unanswered
             else:
                 _, code, base_offset, _, _, _, message, _ = row
-                results[lane] = self._judge(lane, batch, code, base_offset, message)
+                results[lane] = self._judge(lane, batch, code, base_offset, message=message)
         if any(results.values()):
             await self._refresh()
         return list(results.items())
@@ -294,7 +294,7 @@ class Producer:
     # What became of it.
 
     def _judge(
-        self, lane: Lane, batch: Batch, code: int, base_offset: int, message: str | None
+        self, lane: Lane, batch: Batch, code: int, base_offset: int, *, message: str | None
     ) -> RlmmError | None:
         """Tell the writers what is certain; return what another attempt might cure."""
         if code == 0 and base_offset >= 0:

@@ -39,7 +39,7 @@ async def put(client: Client, key: str, data: bytes, *, if_etag: str | None, tag
 
     async def work() -> str | None:
         try:
-            return await _write(client, key, data, tag, condition)
+            return await _write(client, key, data, tag, condition=condition)
         except VENDOR_ERRORS as error:
             if code_of(error) not in _CONDITION_FAILED:
                 raise
@@ -58,14 +58,16 @@ async def overwrite(client: Client, key: str, data: bytes, *, tag: str) -> None:
     """Write whatever is there."""
     await client.call(
         "PutObject",
-        lambda: _write(client, key, data, tag, {}),
+        lambda: _write(client, key, data, tag, condition={}),
         gate=client.writes,
         key=key,
         size=len(data),
     )
 
 
-async def _write(client: Client, key: str, data: bytes, tag: str, condition: dict[str, str]) -> str:
+async def _write(
+    client: Client, key: str, data: bytes, tag: str, *, condition: dict[str, str]
+) -> str:
     answer = await client.s3.put_object(
         **client.where(key),
         **client.as_written(),

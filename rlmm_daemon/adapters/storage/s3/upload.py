@@ -244,7 +244,7 @@ class SegmentUpload:
             crc32c, body = await self._read(source, offset, size)
             if upload.crc32c.setdefault(number, crc32c) != crc32c:
                 raise ChecksumMismatch(f"the source of {key} changed while it was copied", key=key)
-            await self._send_part(upload, kind, number, body, attempt)
+            await self._send_part(upload, kind, number, body, attempt=attempt)
 
         async with self._slot():
             await self._client.call(
@@ -268,7 +268,7 @@ class SegmentUpload:
             self._tools.slots.release()
 
     async def _send_part(
-        self, upload: _Multipart, kind: ObjectKind, number: int, body: Body, attempt: _Attempt
+        self, upload: _Multipart, kind: ObjectKind, number: int, body: Body, *, attempt: _Attempt
     ) -> None:
         checksum = checksum_text(upload.crc32c[number])
         answer = await self._send(

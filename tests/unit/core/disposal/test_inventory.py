@@ -58,7 +58,7 @@ class World:
 
     def key(self, number: int, suffix: str, layout: int = 1) -> str:
         start = metadata().start_offset
-        return object_key(LAYOUTS[layout], PARTITION, start, segment_id(number), suffix)
+        return object_key(LAYOUTS[layout], PARTITION, start, segment_id(number), suffix=suffix)
 
     def found(self) -> list[tuple[Finding, str, bool]]:
         rows = [*self.inventory.compared(self.history, AGES), *self.inventory.orphans(AGES)]
