@@ -68,7 +68,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
     Mutant(
         name="recovery_syncs_nothing",
         module="rlmm_daemon.adapters.event_log.embedded.recovery",
-        old="    await _make_durable(disk, directory, path, buffer, walked)\n",
+        old="    await _make_durable(disk, directory, path, buffer, walked=walked)\n",
         new="",
         seeds=90,
     ),
