@@ -7,6 +7,7 @@ from typing import Final
 from rlmm_daemon.core import phrases
 from rlmm_daemon.core.explain import evidence
 from rlmm_daemon.core.explain.facts import Facts, Role, Unread
+from rlmm_daemon.core.explain.offline_causes import OFFLINE_CAUSES
 from rlmm_daemon.core.explain.offset_causes import OFFSET_CAUSES
 from rlmm_daemon.core.explain.removal_causes import REMOVAL_CAUSES, live
 from rlmm_daemon.core.explain.verdict import Cause, Verdict
@@ -14,7 +15,6 @@ from rlmm_daemon.core.readiness.states import FAILURES, FailureReason, Partition
 from rlmm_daemon.domain.ids import MetadataPartition
 from rlmm_daemon.domain.segment import SegmentState
 
-_START: Final = "systemctl start rlmm-daemon"
 #: Of the metadata partitions that are not read, so many are named.
 _UNREAD: Final = 5
 S, P, R = SegmentState, PartitionState, FailureReason
@@ -43,53 +43,6 @@ def _failed(reason: FailureReason, sentence: str) -> Cause:
 
 def _in(state: PartitionState, f: Facts) -> bool:
     return not f.offline and f.state is state
-
-
-# Files only.
-
-
-def _recorded(f: Facts) -> Iterable[str]:
-    if f.recorded_position is not None:
-        yield f"positions.json: read up to offset {f.recorded_position}"
-    if f.log_end is not None:
-        yield f"the log's files end at offset {f.log_end}"
-    yield from evidence.snapshot(f)
-
-
-_OFFLINE: Final = (
-    Cause(
-        name="offline_unbound",
-        verdict=Verdict.UNKNOWN,
-        applies=lambda f: f.offline and not f.bound,
-        sentence=lambda _: "This state directory was never bound to an event log.",
-        command=lambda _: "rlmm run --config FILE",
-    ),
-    Cause(
-        name="offline_log_corrupt",
-        verdict=Verdict.FAILED,
-        applies=lambda f: f.offline and f.damage is not None,
-        sentence=lambda _: "The event log's files are damaged behind a place that was durable.",
-        evidence=lambda f: (f.damage or "", *_recorded(f)),
-        command=lambda f: f"{_START} && rlmm log repair {evidence.number(f)}",
-    ),
-    Cause(
-        name="offline_history_lost",
-        verdict=Verdict.FAILED,
-        applies=lambda f: f.offline and (f.missing > 0 or _cut_short(f)),
-        sentence=lambda _: (
-            "Events that had been acknowledged are missing from the event log: the daemon will "
-            "refuse to answer about this partition."
-        ),
-        evidence=lambda f: (*evidence.missing(f), *_recorded(f)),
-        command=lambda f: f"{_START} && rlmm log repair {evidence.number(f)}",
-    ),
-)
-
-
-def _cut_short(f: Facts) -> bool:
-    """Whether the log ends before what was read of it."""
-    read = max(f.recorded_position or 0, f.snapshot_next_offset or 0)
-    return f.log_end is not None and f.log_end < read
 
 
 def _file(f: Facts) -> str | None:
@@ -426,7 +379,7 @@ _READY: Final = (
             f"The files show nothing wrong with metadata partition {evidence.number(f)}. Whether "
             "it is ready only a running daemon can say."
         ),
-        evidence=lambda f: (*_recorded(f), *live(f), *evidence.last_event(f)),
+        evidence=lambda f: (*evidence.recorded(f), *live(f), *evidence.last_event(f)),
         command=lambda _: "systemctl status rlmm-daemon",
         harmless=True,
     ),
@@ -465,7 +418,7 @@ _READY: Final = (
 
 #: Tried from the top; the last one always applies.
 CAUSES: Final = (
-    *_OFFLINE,
+    *OFFLINE_CAUSES,
     *_DAEMON,
     *_ASSIGNMENT,
     *_STATES,

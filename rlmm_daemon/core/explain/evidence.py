@@ -100,3 +100,12 @@ def why_failed(f: Facts) -> Iterable[str]:
         yield from missing(f)
     if f.whole_failure is None:
         yield from where(f)
+
+
+def recorded(f: Facts) -> Iterable[str]:
+    """Yield what files say of a daemon that does not run."""
+    if f.recorded_position is not None:
+        yield f"positions.json: read up to offset {f.recorded_position}"
+    if f.log_end is not None:
+        yield f"the log's files end at offset {f.log_end}"
+    yield from snapshot(f)

@@ -2,11 +2,14 @@
 
 import enum
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from rlmm_daemon.core.explain.facts import Facts
+
+#: Begins a command for a daemon that does not run.
+START: Final = "systemctl start rlmm-daemon"
 
 
 class Verdict(enum.StrEnum):
