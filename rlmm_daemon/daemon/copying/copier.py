@@ -22,15 +22,9 @@ from rlmm_daemon.daemon.base.segment_log import (
     same_segment,
 )
 from rlmm_daemon.daemon.bucket.bucket import Bucket
-from rlmm_daemon.daemon.copying.copy_job import (
-    CopyFacts,
-    CopyJob,
-    CopyOptions,
-    CopyTools,
-    Kind,
-    RollBack,
-)
+from rlmm_daemon.daemon.copying.copy_job import CopyJob, CopyOptions, CopyTools
 from rlmm_daemon.daemon.copying.late_objects import LateObjects
+from rlmm_daemon.daemon.copying.progress import CopyFacts, Kind, RollBack
 from rlmm_daemon.daemon.copying.removal import Removal
 from rlmm_daemon.daemon.copying.used_ids import UsedIds, finished_before
 from rlmm_daemon.domain.errors import (

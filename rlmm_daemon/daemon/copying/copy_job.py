@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import enum
 import threading
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -22,6 +21,7 @@ from rlmm_daemon.daemon.base.segment_log import (
     update_record,
 )
 from rlmm_daemon.daemon.bucket.bucket import MARKER_SECONDS, Bucket
+from rlmm_daemon.daemon.copying.progress import ENDED, FINISHING, CopyFacts, Kind, RollBack
 from rlmm_daemon.daemon.copying.removal import FinishedElsewhere, Removal
 from rlmm_daemon.daemon.copying.sources import SegmentSources, open_sources
 from rlmm_daemon.daemon.copying.upload import upload
@@ -66,46 +66,6 @@ class CopyOptions(msgspec.Struct, frozen=True, kw_only=True):
     rollback_seconds: float = 60.0
     #: Whether every batch of the segment is checked before COPY_SEGMENT_FINISHED.
     check_segments: bool = True
-
-
-class RollBack(enum.Enum):
-    """What became of a roll-back."""
-
-    OK = "ok"
-    #: Somebody else wrote COPY_SEGMENT_FINISHED of the segment: nothing was deleted.
-    FINISHED_ELSEWHERE = "finished_elsewhere"
-    #: A repeat or the cleaner goes on.
-    FAILED = "failed"
-
-
-#: COPY_SEGMENT_FINISHED may be in the log from here on.
-FINISHING: Final = "finish"
-#: The last phase, of a copy that is no longer one.
-ENDED: Final = "ended"
-
-
-class Kind(enum.Enum):
-    """Who writes the segment's events."""
-
-    #: The broker does: the job stores objects, removes none and writes no metadata.
-    DATA = "copy_log_segment_data"
-    WHOLE = "copy_segment"
-
-
-class CopyFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """A running copy as `status` and `explain` show it."""
-
-    partition: str
-    segment_id: str
-    kind: str
-    phase: str
-    bytes_done: int
-    bytes_total: int
-    parts_done: int
-    #: The storage's call in flight.
-    call: str
-    age_seconds: float
-    waiters: int
 
 
 class CopyTools(msgspec.Struct, frozen=True, kw_only=True):

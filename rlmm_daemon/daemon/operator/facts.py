@@ -27,7 +27,7 @@ from rlmm_daemon.core.fold.cache import PartitionCache
 from rlmm_daemon.core.fold.fold import Fold
 from rlmm_daemon.core.fold.fold import Trouble as FoldTrouble
 from rlmm_daemon.core.readiness.states import PartitionState, TroubleKind
-from rlmm_daemon.daemon.copying.copy_job import ENDED, CopyFacts
+from rlmm_daemon.daemon.copying.progress import ENDED, CopyFacts
 from rlmm_daemon.daemon.following.follower import Follower
 from rlmm_daemon.daemon.metadata.manager import Manager
 from rlmm_daemon.domain.ids import (

@@ -17,7 +17,7 @@ from rlmm_daemon.daemon.base.caller import Caller
 from rlmm_daemon.daemon.base.crash_guard import blame, blamed
 from rlmm_daemon.daemon.copying import copier as copiers
 from rlmm_daemon.daemon.copying import copy_job, late_objects, upload
-from rlmm_daemon.daemon.copying.copy_job import Kind, RollBack
+from rlmm_daemon.daemon.copying.progress import Kind, RollBack
 from rlmm_daemon.daemon.copying.sources import open_sources
 from rlmm_daemon.domain.errors import (
     Draining,
