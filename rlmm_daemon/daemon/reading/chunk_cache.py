@@ -1,13 +1,10 @@
 """Chunks of segments in files of this daemon's own: what was fetched once is sent by `sendfile`.
 
-    lock                                       held while a daemon runs
-    ID-TAG-START-LENGTH-CRC-SEQUENCE.SIZE.chunk  bytes START to START+LENGTH of one segment's `.log`
-
-A chunk is what one download brought: at most SIZE bytes, from wherever it began. No two overlap,
-and what they are good for is asked by position. Its name says all that is known of a chunk, so a
-restart costs one listing. Nothing is synced: a file that a crash left
-short or wrong fails its CRC-32C and is fetched again. A disk that is full or fails switches the
-writing off for a while; reads then go to the storage.
+A chunk is what one download brought, from wherever it began. No two overlap, and what they are good
+for is asked by position. Their names (`chunk_files`) say all that is known of them, so a restart
+costs one listing; a lock in the directory is held while a daemon runs. Nothing is synced: a file
+that a crash left short or wrong fails its CRC-32C and is fetched again. A disk that is full or
+fails switches the writing off for a while; reads then go to the storage.
 
 There can be many chunks: whoever looks at each of them pauses after a few. What was taken up of the
 directory is served while the rest is still looked through; nothing is written before the end.
@@ -16,7 +13,6 @@ directory is served while the rest is still looked through; nothing is written b
 import asyncio
 import errno
 import os
-import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -25,20 +21,26 @@ from typing import Final
 
 import msgspec
 import structlog
-from crc32c import crc32c
 
 from rlmm_daemon.daemon.base.broadcast import Broadcast
 from rlmm_daemon.daemon.base.deleted_segments import DeletedSegments
 from rlmm_daemon.daemon.base.fair_scheduler import FairScheduler
 from rlmm_daemon.daemon.base.page_cache import comes_from_disk
 from rlmm_daemon.daemon.base.services import FileSlice
-from rlmm_daemon.daemon.reading.chunk_index import Chunk, ChunkIndex, ObjectId, Stamp
+from rlmm_daemon.daemon.reading.chunk_files import (
+    TEMPORARY,
+    is_ours,
+    named,
+    parsed,
+    stamp_of,
+    verify,
+)
+from rlmm_daemon.daemon.reading.chunk_index import Chunk, ChunkIndex, ObjectId
 from rlmm_daemon.daemon.reading.chunk_proofs import Recorded, holds
 from rlmm_daemon.domain.ids import SegmentId, uuid_text
 from rlmm_daemon.observability.metrics import ReadMetrics
 from rlmm_daemon.ports.disk import DiskLock, ScratchDisk
 
-READ_BYTES: Final = 256 * 1024
 #: Files that may be kept for each chunk of full size that there is room for: a start and a delete
 #: look at every one of them.
 FILES_PER_CHUNK: Final = 16
@@ -49,11 +51,6 @@ WRITES_MAX: Final = 2
 PAUSE_SECONDS: Final = 5.0
 PAUSE_SECONDS_MAX: Final = 300.0
 
-_NAME: Final = re.compile(
-    r"(?P<id>[0-9a-f]{32})-(?P<tag>[0-9a-f]{1,32})-(?P<start>\d+)-(?P<length>\d+)"
-    r"-(?P<crc>[0-9a-f]{8})-(?P<sequence>\d+)\.(?P<size>\d+)\.chunk"
-)
-_TEMPORARY: Final = ".partial"
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 log = structlog.get_logger(__name__)
@@ -184,7 +181,11 @@ class ChunkCache:
             return True
         if not self.writable or not 0 < length <= self._options.bytes_max:
             return False
-        chunk = self._named(object_id, start, length, crc32c)
+        self._sequence += 1
+        chunk = named(
+            object_id, start, crc32c,
+            length=length, sequence=self._sequence, size=self._options.chunk_bytes,
+        )  # fmt: skip
         async with self._writes:
             self._coming_bytes += length
             try:
@@ -267,10 +268,10 @@ class ChunkCache:
         found: list[tuple[int, str, Chunk]] = []
         for name in names:
             await self._step()
-            parsed = self._parsed(name)
-            if parsed is not None:
-                heappush(found, parsed)
-            elif _is_ours(name):
+            known = parsed(name, self._options.chunk_bytes)
+            if known is not None:
+                heappush(found, known)
+            elif is_ours(name):
                 self._throw_away(name)
         while found:
             await self._step()
@@ -284,26 +285,6 @@ class ChunkCache:
         """Whether it was forgotten before all of its chunks were found."""
         assert self._replaced is not None, "the directory is being looked through"
         return object_id.segment_id in self._deleted or object_id in self._replaced
-
-    def _parsed(self, name: str) -> tuple[int, str, Chunk] | None:
-        """Return a file's sequence number, name and chunk; None for another chunk size."""
-        match = _NAME.fullmatch(name)
-        if match is None or int(match["size"]) != self._options.chunk_bytes:
-            return None
-        start, length = int(match["start"]), int(match["length"])
-        if not 0 < length <= self._options.chunk_bytes:
-            return None
-        object_id = ObjectId(SegmentId(bytes.fromhex(match["id"])), match["tag"])
-        chunk = Chunk(object_id, start, length, int(match["crc"], 16), name)
-        return int(match["sequence"]), name, chunk
-
-    def _named(self, object_id: ObjectId, start: int, length: int, crc32c: int) -> Chunk:
-        self._sequence += 1
-        name = (
-            f"{object_id.segment_id.hex()}-{object_id.tag}-{start}-{length}-{crc32c:08x}"
-            f"-{self._sequence}.{self._options.chunk_bytes}.chunk"
-        )
-        return Chunk(object_id, start, length, crc32c, name)
 
     # Reading.
 
@@ -319,7 +300,7 @@ class ChunkCache:
         except OSError:
             return None
         position = at - chunk.start
-        sound = chunk.verified == _stamp(descriptor) and (
+        sound = chunk.verified == stamp_of(descriptor) and (
             fresh or not comes_from_disk(descriptor, position, chunk.length)
         )
         if not sound:
@@ -329,7 +310,7 @@ class ChunkCache:
 
     async def _verified(self, chunk: Chunk) -> bool:
         path = self._path(chunk.name)
-        stamp = await asyncio.to_thread(_verify, path, chunk.length, chunk.crc32c)
+        stamp = await asyncio.to_thread(verify, path, chunk.length, chunk.crc32c)
         if chunk not in self._index:
             return False
         chunk.verified = stamp
@@ -343,7 +324,7 @@ class ChunkCache:
     async def _write(self, chunk: Chunk, pieces: Sequence[bytes]) -> None:
         """Write under a temporary name and rename."""
         failures = self._failures
-        await self._disk.write_scratch(self._path(chunk.name), pieces, suffix=_TEMPORARY)
+        await self._disk.write_scratch(self._path(chunk.name), pieces, suffix=TEMPORARY)
         if failures == self._failures:
             self._resumed()
 
@@ -444,31 +425,3 @@ class ChunkCache:
 
     def _path(self, name: str) -> str:
         return f"{self._options.directory}/{name}"
-
-
-def _is_ours(name: str) -> bool:
-    return _NAME.fullmatch(name.removesuffix(_TEMPORARY)) is not None
-
-
-def _stamp(descriptor: int) -> Stamp:
-    status = os.fstat(descriptor)
-    return status.st_ino, status.st_size, status.st_mtime_ns
-
-
-def _verify(path: str, length: int, expected: int) -> Stamp | None:
-    """Return the file's stamp if its bytes are right; blocking."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
-        return None
-    try:
-        stamp = _stamp(descriptor)
-        found, at = 0, 0
-        while block := os.pread(descriptor, READ_BYTES, at):
-            found = crc32c(block, found)
-            at += len(block)
-        return stamp if (at, found) == (length, expected) and stamp == _stamp(descriptor) else None
-    except OSError:
-        return None
-    finally:
-        os.close(descriptor)

@@ -9,7 +9,6 @@ reads on gets whole chunks, further ahead with each that a segment's readers wal
 
 import asyncio
 import os
-from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from typing import NamedTuple
@@ -17,9 +16,7 @@ from typing import NamedTuple
 import msgspec
 import structlog
 from cachetools import LRUCache
-from crc32c import crc32c
 
-from rlmm_daemon.core.storage.crc_joining import joined
 from rlmm_daemon.daemon.base.bugs import Bugs
 from rlmm_daemon.daemon.base.deleted_segments import DeletedSegments
 from rlmm_daemon.daemon.base.retry import Retry
@@ -27,19 +24,14 @@ from rlmm_daemon.daemon.base.services import FileSlice
 from rlmm_daemon.daemon.reading.chunk_cache import ChunkCache
 from rlmm_daemon.daemon.reading.chunk_fill import ALIGNED_BYTES, ChunkFill, FillOptions, RemoteLog
 from rlmm_daemon.daemon.reading.chunk_index import ObjectId
+from rlmm_daemon.daemon.reading.chunk_proofs import WholeRead
+from rlmm_daemon.daemon.reading.habits import HABITS_MAX, Habit, Habits
 from rlmm_daemon.daemon.reading.single_flight import Hold, SingleFlight, Spawn
 from rlmm_daemon.domain.errors import ChecksumMismatch, Overloaded, StorageUnavailable
 from rlmm_daemon.domain.ids import SegmentId
 from rlmm_daemon.observability.metrics import ReadMetrics
 from rlmm_daemon.ports.storage import Version
 
-#: Segments whose readers' habits are remembered.
-HABITS_MAX = 4_096
-#: Readers of one segment that are told apart. More, and one that jumps about would seem to go on
-#: where some other one stopped.
-READERS_MAX = 4
-#: What a reader may have been sent and not have taken, as it was in the sockets' buffers.
-UNTAKEN_BYTES_MAX = 4 * 1024 * 1024
 #: Readers that wait for memory or bytes.
 FLIGHTS_MAX = 4_096
 #: Downloads that may end without a byte for their reader, dropped or stored and evicted.
@@ -71,19 +63,6 @@ class _Place(NamedTuple):
     def segment_id(self) -> SegmentId:
         """Return whose deletion ends it."""
         return self.object.segment_id
-
-
-class _Habit(msgspec.Struct, eq=False):
-    """How a reader of a segment went."""
-
-    start: int
-    at: int
-    depth: int
-
-    def leads_to(self, start: int) -> bool:
-        """Return whether whoever begins there goes on from here."""
-        earliest = max(self.start + 1, self.at - UNTAKEN_BYTES_MAX)
-        return earliest <= start <= self.at + ALIGNED_BYTES
 
 
 class Reads:
@@ -118,7 +97,7 @@ class Reads:
             goes_on=ChunkFill.worth_finishing,
             bugs=bugs,
         )
-        self._habits: LRUCache[ObjectId, deque[_Habit]] = LRUCache(HABITS_MAX)
+        self.habits = Habits()
         self._logs: LRUCache[ObjectId, RemoteLog] = LRUCache(HABITS_MAX)
         deleted.listen(self.forget)
 
@@ -160,7 +139,11 @@ class Reads:
         if self._cache is not None and log.recorded is not None:
             await self._cache.prove(log.id, log.recorded)  # of an earlier life perhaps
         reader = _Reader(self, log, start, end, bounded=bounded)
-        whole = _Whole(log) if log.recorded and (start, end) == (0, log.size) else None
+        whole = (
+            WholeRead(log.size, log.crc32c)
+            if log.recorded and (start, end) == (0, log.size)
+            else None
+        )
         try:
             while reader.at < end:
                 async with aclosing(reader.pieces()) as pieces:
@@ -171,7 +154,7 @@ class Reads:
         finally:
             reader.close()
 
-    def _take(self, log: RemoteLog, whole: "_Whole", piece: bytes | FileSlice) -> None:
+    def _take(self, log: RemoteLog, whole: WholeRead, piece: bytes | FileSlice) -> None:
         """Let nobody have the last of bytes that are not what was copied.
 
         Raises:
@@ -297,55 +280,10 @@ class Reads:
         """Count a chunk that was cached."""
         self._metrics.lookups.count("chunk", "hit")
 
-    def habit(self, log: RemoteLog, start: int) -> _Habit | None:
-        """Return how the reader went whom a reader from `start` goes on from."""
-        known = reversed(self._habits.get(log.id, ()))
-        return next((each for each in known if each.leads_to(start)), None)
-
     def goes_on(self, log: RemoteLog, start: int, end: int) -> bool:
         """Whether [start, end) leads on from a kept download's end: not all habits are known."""
         there = None if self._cache is None else self._cache.end_of(log.id, start - 1)
         return there is not None and there - start < ALIGNED_BYTES and there < end
-
-    def note(self, log: RemoteLog, habit: _Habit, before: _Habit | None) -> None:
-        """Remember how a reader went, in the place of the one it went on from.
-
-        One that got nothing will ask again from there.
-        """
-        if habit.at == habit.start:
-            return
-        known = self._habits.setdefault(log.id, deque(maxlen=READERS_MAX))
-        if before is not None and before in known:
-            known.remove(before)
-        known.append(habit)
-
-
-class _Whole:
-    """The checksum of a whole object on its way to one caller."""
-
-    def __init__(self, log: RemoteLog) -> None:
-        self.at = 0
-        self._log = log
-        #: None from when on it is not known any more.
-        self._crc32c: int | None = 0
-
-    def take_bytes(self, piece: bytes) -> None:
-        """Take in what comes next."""
-        if self._crc32c is not None:
-            self._crc32c = crc32c(piece, self._crc32c)
-        self.at += len(piece)
-
-    def take_chunk(self, length: int, known: int | None) -> None:
-        """Take in what comes next from a file; of a part of a chunk no checksum is known."""
-        if self._crc32c is not None:
-            self._crc32c = None if known is None else joined(self._crc32c, known, length)
-        self.at += length
-
-    @property
-    def wrong(self) -> bool:
-        """Whether all of it came, and is not what was recorded."""
-        ended = self.at == self._log.size
-        return ended and self._crc32c is not None and self._crc32c != self._log.crc32c
 
 
 class _Reader:
@@ -358,7 +296,7 @@ class _Reader:
         self._reads, self._log, self._start, self._end = reads, log, start, end
         #: The last chunk that is wanted for certain.
         self._sure = reads.index(end - 1) if bounded else reads.index(start)
-        self._before = before = reads.habit(log, start)
+        self._before = before = reads.habits.before(log.id, start)
         #: Whether what follows the range will be wanted, as far as one can tell.
         known = not start or before is not None or reads.goes_on(log, start, end)
         self._reads_on = not bounded or known
@@ -409,7 +347,9 @@ class _Reader:
         """Let go of everything."""
         while self._ahead:
             self._ahead.pop().release()
-        self._reads.note(self._log, _Habit(self._start, self.at, self._depth), self._before)
+        self._reads.habits.note(
+            self._log.id, Habit(self._start, self.at, self._depth), self._before
+        )
 
     @property
     def _wanted(self) -> int:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rlmm_daemon.adapters.os.disk import LocalDisk
 from rlmm_daemon.daemon.base.deleted_segments import DeletedSegments
-from rlmm_daemon.daemon.reading import read_ahead
+from rlmm_daemon.daemon.reading import habits
 from rlmm_daemon.daemon.reading.chunk_cache import (
     FILES_PER_CHUNK,
     ChunkCache,
@@ -20,7 +20,7 @@ from rlmm_daemon.daemon.reading.chunk_cache import (
 )
 from rlmm_daemon.daemon.reading.chunk_fill import ALIGNED_BYTES, ChunkFill
 from rlmm_daemon.daemon.reading.chunk_index import ObjectId
-from rlmm_daemon.daemon.reading.read_ahead import READERS_MAX
+from rlmm_daemon.daemon.reading.habits import READERS_MAX
 from rlmm_daemon.daemon.reading.single_flight import LOOKED_AT_MAX
 from rlmm_daemon.domain.errors import ChecksumMismatch, StorageUnavailable
 from rlmm_daemon.observability.metrics import Metrics
@@ -93,7 +93,7 @@ async def test_a_strangers_range_of_several_chunks_is_not_rounded_up_to_chunks(t
 
 
 async def test_who_begins_somewhere_near_a_reader_is_a_stranger_still(tmp_path, monkeypatch):
-    monkeypatch.setattr(read_ahead, "UNTAKEN_BYTES_MAX", 2 * UNIT)
+    monkeypatch.setattr(habits, "UNTAKEN_BYTES_MAX", 2 * UNIT)
     async with wide(tmp_path) as world:
         await ask(world, UNIT, 9 * UNIT)
         world.remove_files()
@@ -269,7 +269,7 @@ async def test_a_reader_that_got_nothing_reads_on_when_it_asks_again(tmp_path):
             waiting = group.create_task(ask(world, 2 * UNIT + 9, 3 * UNIT))
             await until(lambda: len(gets(world)) == 2)
             waiting.cancel()
-        assert world.reads.habit(world.remote(), 2 * UNIT + 9) is not None
+        assert world.reads.habits.before(world.remote().id, 2 * UNIT + 9) is not None
         world.storage.flows.set()
 
 
