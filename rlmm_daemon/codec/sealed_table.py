@@ -9,7 +9,7 @@ from bisect import bisect_left
 from itertools import islice
 from typing import Final, Literal
 
-from rlmm_daemon.codec.snapshot import Entry, Mapped
+from rlmm_daemon.codec.snapshot import Mapped, TableEntry
 from rlmm_daemon.codec.snapshot_table import (
     ALIGNMENT,
     EPOCH,
@@ -54,7 +54,7 @@ class SealedTable:
         "writer",
     )
 
-    def __init__(self, buffer: bytes | Mapped, entry: Entry) -> None:
+    def __init__(self, buffer: bytes | Mapped, entry: TableEntry) -> None:
         """Take up where the columns are.
 
         Raises:

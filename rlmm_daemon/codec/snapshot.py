@@ -75,7 +75,9 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     created_at_ms: int
 
 
-class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unknown_fields=True):
+class TableEntry(
+    msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unknown_fields=True
+):
     """What the directory says of one table."""
 
     topic_id: bytes
@@ -113,7 +115,7 @@ class _EntryUncounted(msgspec.Struct, frozen=True, array_like=True, forbid_unkno
 class TableImage(msgspec.Struct, frozen=True):
     """A table's bytes and its entry, whose place and checksum are filled in when it is written."""
 
-    entry: Entry
+    entry: TableEntry
     #: Drawn once; a part that was made is followed by a chance to pause.
     pieces: Iterable[bytes | memoryview]
     #: Known where the bytes are another file's.
@@ -124,7 +126,7 @@ def image_of(table: PartitionTable) -> TableImage:
     """Return a fresh table's image."""
     partition = table.partition
     segments = tuple(table.states.count(state) for state in range(_STATES))
-    entry = Entry(
+    entry = TableEntry(
         partition.topic_id,
         partition.topic,
         partition.partition,
@@ -140,7 +142,7 @@ def image_of(table: PartitionTable) -> TableImage:
     return TableImage(entry, encode_table(table))
 
 
-def image_of_entry(buffer: bytes | Mapped, entry: Entry) -> TableImage:
+def image_of_entry(buffer: bytes | Mapped, entry: TableEntry) -> TableImage:
     """Return the image of a table that stays as it is in another file: nothing is read here."""
     view = memoryview(buffer)[entry.at : entry.at + entry.size]
     return TableImage(entry, [view], entry.crc)
@@ -157,7 +159,7 @@ def encode_file(
     pieces = _Pieces()
     yield from pieces.add(head)
     at = len(head)
-    entries: list[Entry] = []
+    entries: list[TableEntry] = []
     for table in tables:
         if table is None:
             yield b""
@@ -247,14 +249,14 @@ def format_of(buffer: bytes | Mapped) -> int:
     return version
 
 
-def decode_directory(buffer: bytes | Mapped) -> tuple[Header, list[Entry]]:
+def decode_directory(buffer: bytes | Mapped) -> tuple[Header, list[TableEntry]]:
     """Return header and directory of a file of the present format; no table is read.
 
     Raises:
         UnsupportedProtocol, ChecksumMismatch, Malformed: as `decode_header`, for these parts.
     """
     header, at = decode_header(buffer)
-    entries = _directory(buffer, Entry)
+    entries = _directory(buffer, TableEntry)
     for entry in entries:
         if entry.at != at or entry.size < 0:
             raise Malformed(f"a table begins at {entry.at}, not at {at}")
@@ -264,7 +266,7 @@ def decode_directory(buffer: bytes | Mapped) -> tuple[Header, list[Entry]]:
     return header, entries
 
 
-def check_table(buffer: bytes | Mapped, entry: Entry) -> None:
+def check_table(buffer: bytes | Mapped, entry: TableEntry) -> None:
     """Read one table through.
 
     Raises:
@@ -278,7 +280,7 @@ def check_table(buffer: bytes | Mapped, entry: Entry) -> None:
     judge_table(entry, crc)
 
 
-def judge_table(entry: Entry, crc: int) -> None:
+def judge_table(entry: TableEntry, crc: int) -> None:
     """Hold a table's checksum against its entry's.
 
     Raises:
@@ -309,8 +311,8 @@ def decode_file(buffer: bytes | Mapped) -> tuple[Header, list[PartitionTable]]:
     _bring_in(buffer, 0, len(buffer))
     header, at = decode_header(buffer)
     tables = []
-    entries: Sequence[Entry | _EntryUncounted] = (
-        _directory(buffer, Entry)
+    entries: Sequence[TableEntry | _EntryUncounted] = (
+        _directory(buffer, TableEntry)
         if format_of(buffer) == FORMAT
         else _directory(buffer, _EntryUncounted)
     )

@@ -32,7 +32,7 @@ from rlmm_daemon.codec import batches, records
 from rlmm_daemon.codec.snapshot import Header
 from rlmm_daemon.codec.state_files import Announced, Identity, Lost, Positions
 from rlmm_daemon.core.explain import explanation as judge
-from rlmm_daemon.core.explain.facts import Facts, Role
+from rlmm_daemon.core.explain.facts import AnnouncedRole, Facts
 from rlmm_daemon.core.fold.fold import Fold
 from rlmm_daemon.core.partitioner import metadata_partition
 from rlmm_daemon.core.snapshots import unsealing
@@ -188,11 +188,11 @@ async def _of_files(facts: Facts, files: _Files, read: _Read, asked: _Asked) -> 
     return await of_fold(known, read.fold, partition, epoch=asked.epoch, offset=asked.offset)
 
 
-def _role(files: _Files, partition: TopicIdPartition) -> Role | None:
+def _role(files: _Files, partition: TopicIdPartition) -> AnnouncedRole | None:
     rows = files.announced.partitions if files.announced else []
     for row, tp in zip(rows, from_file(files.announced), strict=False):
         if tp == partition:
-            return Role.LEADER if row.leader else Role.FOLLOWER
+            return AnnouncedRole.LEADER if row.leader else AnnouncedRole.FOLLOWER
     return None
 
 

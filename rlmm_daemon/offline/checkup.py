@@ -32,7 +32,7 @@ from rlmm_daemon.offline.checkup_kafka import (
     rights,
     settings,
 )
-from rlmm_daemon.offline.finding import Finding
+from rlmm_daemon.offline.finding import CheckResult
 from rlmm_daemon.offline.log_adoption import read_before
 from rlmm_daemon.ports.event_log import NO_EPOCH, LogIdentity, LogMoved, LogRange
 from rlmm_daemon.wiring.log_alone import log_alone
@@ -45,12 +45,12 @@ _SAMPLES: Final = 4
 _ACCESS_SECONDS: Final = 10.0
 
 
-def examine(config: Config, *, seconds: float) -> list[Finding]:
+def examine(config: Config, *, seconds: float) -> list[CheckResult]:
     """Return every check's finding, in the order in which they depend on each other."""
     return asyncio.run(_all(config, seconds))
 
 
-def access(config: Config, file: str) -> list[Finding]:
+def access(config: Config, file: str) -> list[CheckResult]:
     """Return a warning for each thing that others may read, change or reach, or that there is none.
 
     `file` is the configuration's own path.
@@ -58,16 +58,16 @@ def access(config: Config, file: str) -> list[Finding]:
     exposed = exposures_in_time(config, file, _ACCESS_SECONDS)
     if exposed is None:
         found = f"no answer within {_ACCESS_SECONDS:g} s: a disk or mount hangs"
-        return [Finding(check="access", verdict="warning", found=found)]
+        return [CheckResult(check="access", verdict="warning", found=found)]
     warnings = [
-        Finding(check=each.check, verdict="warning", found=each.found, advice=each.advice)
+        CheckResult(check=each.check, verdict="warning", found=each.found, advice=each.advice)
         for each in exposed
     ]
     mine = "secrets, configuration, socket, directories and admin port are the daemon's own"
-    return warnings or [Finding(check="access", verdict="ok", found=mine)]
+    return warnings or [CheckResult(check="access", verdict="ok", found=mine)]
 
 
-async def _all(config: Config, seconds: float) -> list[Finding]:
+async def _all(config: Config, seconds: float) -> list[CheckResult]:
     embedded = isinstance(config.event_log, EmbeddedLog)
     of_log = await (_embedded(config, seconds) if embedded else _kafka(config, seconds))
     of_broker = await checkup_broker.log_directories(config)
@@ -101,7 +101,7 @@ _FOREIGN: Final = (
 )
 
 
-async def _embedded(config: Config, seconds: float) -> list[Finding]:
+async def _embedded(config: Config, seconds: float) -> list[CheckResult]:
     disk, directory = LocalDisk(), config.event_log_directory
     state = StateDirectory(disk, config.daemon.state_dir)
     try:
@@ -114,9 +114,9 @@ async def _embedded(config: Config, seconds: float) -> list[Finding]:
     except PermissionError as error:
         advice = "run this as the user that the daemon runs as, or as root"
         found = f"{error.filename}: permission denied to uid {os.geteuid()}"
-        return [Finding(check="event log", verdict="failed", found=found, advice=advice)]
+        return [CheckResult(check="event log", verdict="failed", found=found, advice=advice)]
     except (OSError, RlmmError) as error:
-        return [Finding(check="event log", verdict="failed", found=f"{directory}: {error}")]
+        return [CheckResult(check="event log", verdict="failed", found=f"{directory}: {error}")]
     finally:
         disk.close()
     corrupt = _foreign(config, present, known) or _corrupt(reports) or _misplaced(reports)
@@ -124,7 +124,7 @@ async def _embedded(config: Config, seconds: float) -> list[Finding]:
     return [corrupt or absent or _whole(reports)]
 
 
-def _foreign(config: Config, present: LogIdentity, known: Identity | None) -> Finding | None:
+def _foreign(config: Config, present: LogIdentity, known: Identity | None) -> CheckResult | None:
     """Tell whether the log is another cluster's than configuration and state directory say."""
     ours = {
         "daemon.cluster_id": config.daemon.cluster_id,
@@ -136,27 +136,27 @@ def _foreign(config: Config, present: LogIdentity, known: Identity | None) -> Fi
                 f"{config.event_log_directory} holds the log of cluster {present.cluster_id}, and "
                 f"{who} is {cluster_id}"
             )
-            return Finding(check="event log", verdict="failed", found=found, advice=_FOREIGN)
+            return CheckResult(check="event log", verdict="failed", found=found, advice=_FOREIGN)
     return None
 
 
-def _corrupt(reports: list[PartitionReport]) -> Finding | None:
+def _corrupt(reports: list[PartitionReport]) -> CheckResult | None:
     findings = [finding for report in reports for finding in report.findings]
     corrupt = [finding for finding in findings if finding.kind == "corrupt"]
     if not corrupt:
         return None
     found = f"{corrupt[0].file}: {corrupt[0].reason} ({len(corrupt)} in all)"
     advice = "run: rlmm log verify, then: rlmm log repair"
-    return Finding(check="event log", verdict="failed", found=found, advice=advice)
+    return CheckResult(check="event log", verdict="failed", found=found, advice=advice)
 
 
-def _misplaced(reports: list[PartitionReport]) -> Finding | None:
+def _misplaced(reports: list[PartitionReport]) -> CheckResult | None:
     findings = [finding for report in reports for finding in report.findings]
     misplaced = [finding for finding in findings if finding.kind == "misplaced"]
     if not misplaced:
         return None
     found = f"{misplaced[0].file}: {misplaced[0].reason} ({len(misplaced)} in all)"
-    return Finding(check="event log", verdict="failed", found=found, advice=MISPLACED)
+    return CheckResult(check="event log", verdict="failed", found=found, advice=MISPLACED)
 
 
 def _absent(
@@ -166,12 +166,12 @@ def _absent(
     positions: Positions | None,
     *,
     gone: str,
-) -> Finding | None:
+) -> CheckResult | None:
     """Tell what the daemon knew of its log and this one does not hold."""
     ours = uuid_text(present.topic_id)
     if known is not None and known.topic_id != ours:
         found = f"this is log {ours}, and this daemon had {known.topic_id}"
-        return Finding(check="event log", verdict="failed", found=found, advice=gone)
+        return CheckResult(check="event log", verdict="failed", found=found, advice=gone)
     if positions is None or positions.topic_id != ours:
         return None
     ends = {int(report.partition): report.range.end for report in reports}
@@ -183,30 +183,30 @@ def _absent(
     if not short:
         return None
     found = f"a part is absent: {short[0]} ({len(short)} in all)"
-    return Finding(check="event log", verdict="failed", found=found, advice=_SHORT)
+    return CheckResult(check="event log", verdict="failed", found=found, advice=_SHORT)
 
 
-def _whole(reports: list[PartitionReport]) -> Finding:
+def _whole(reports: list[PartitionReport]) -> CheckResult:
     count = sum(report.records for report in reports)
     found = f"{phrases.number(len(reports), 'partition')}, {phrases.number(count, 'event')}, whole"
-    return Finding(check="event log", verdict="ok", found=found)
+    return CheckResult(check="event log", verdict="ok", found=found)
 
 
-async def _no_log(disk: LocalDisk, config: Config, seconds: float) -> Finding:
+async def _no_log(disk: LocalDisk, config: Config, seconds: float) -> CheckResult:
     """Say whether a log that is not there ever was."""
     found = f"{config.event_log_directory} holds no event log, or none that is named"
     if await StateDirectory(disk, config.daemon.state_dir).identity() is not None:
         found += ", and this daemon had one"
-        return Finding(check="event log", verdict="failed", found=found, advice=_gone(config))
+        return CheckResult(check="event log", verdict="failed", found=found, advice=_gone(config))
     named: object = None
     with suppress(RlmmError, TimeoutError):  # its own row tells what is wrong with the storage
         async with asyncio.timeout(seconds):
             named = await read_before(config)
     if named:
         found += ", and the bucket marker names one"
-        return Finding(check="event log", verdict="failed", found=found, advice=_gone(config))
+        return CheckResult(check="event log", verdict="failed", found=found, advice=_gone(config))
     advice = "fine if the daemon never ran: it makes the log at its first start"
-    return Finding(check="event log", verdict="warning", found=found, advice=advice)
+    return CheckResult(check="event log", verdict="warning", found=found, advice=advice)
 
 
 @asynccontextmanager
@@ -217,7 +217,7 @@ async def _opened(config: Config) -> AsyncIterator[KafkaLog]:
         yield log
 
 
-async def _kafka(config: Config, seconds: float) -> list[Finding]:
+async def _kafka(config: Config, seconds: float) -> list[CheckResult]:
     async with _opened(config) as log:
         findings = [await connection(log, seconds)]
         identity = log.identity
@@ -243,27 +243,27 @@ def _topic(config: Config) -> str:
     return config.event_log.kafka.topic
 
 
-def _cluster(config: Config, identity: LogIdentity) -> Finding:
+def _cluster(config: Config, identity: LogIdentity) -> CheckResult:
     check, wanted = "cluster id", config.daemon.cluster_id
     if wanted is not None and wanted != identity.cluster_id:
         found = f"the brokers say {identity.cluster_id}, daemon.cluster_id is {wanted}"
         advice = "bootstrap leads to another cluster, or daemon.cluster_id is wrong"
-        return Finding(check=check, verdict="failed", found=found, advice=advice)
-    return Finding(check=check, verdict="ok", found=str(identity.cluster_id))
+        return CheckResult(check=check, verdict="failed", found=found, advice=advice)
+    return CheckResult(check=check, verdict="ok", found=str(identity.cluster_id))
 
 
-async def _state(config: Config, identity: LogIdentity) -> Finding:
+async def _state(config: Config, identity: LogIdentity) -> CheckResult:
     """Hold the topic against what the state directory was bound to at first contact."""
     check = "state directory"
     disk = LocalDisk()
     try:
         known = await StateDirectory(disk, config.daemon.state_dir).identity()
     except (OSError, RlmmError) as error:
-        return Finding(check=check, verdict="failed", found=str(error))
+        return CheckResult(check=check, verdict="failed", found=str(error))
     finally:
         disk.close()
     if known is None:
-        return Finding(check=check, verdict="ok", found="not bound to a log yet")
+        return CheckResult(check=check, verdict="ok", found="not bound to a log yet")
     if None not in (known.cluster_id, identity.cluster_id) and (
         known.cluster_id != identity.cluster_id
     ):
@@ -272,19 +272,19 @@ async def _state(config: Config, identity: LogIdentity) -> Finding:
             "bootstrap leads to another cluster; or this is another cluster's state directory: "
             "then let daemon.state_dir name one of this daemon's own"
         )
-        return Finding(check=check, verdict="failed", found=found, advice=advice)
+        return CheckResult(check=check, verdict="failed", found=found, advice=advice)
     if known.topic_id != uuid_text(identity.topic_id):
         found = f"bound to topic id {known.topic_id}: the topic was deleted and created again"
         advice = "rlmm log restore brings back what is known; rlmm partition accept-loss gives up"
-        return Finding(check=check, verdict="failed", found=found, advice=advice)
+        return CheckResult(check=check, verdict="failed", found=found, advice=advice)
     if (known.partition_count, known.partitioner) != (identity.partition_count, PARTITIONER_ID):
         found = f"bound to {known.partition_count} partitions, there are {identity.partition_count}"
         advice = (
             "events are found by their hash, so those in other partitions now are lost to it; "
             "rlmm partition accept-loss --all goes on without them"
         )
-        return Finding(check=check, verdict="failed", found=found, advice=advice)
-    return Finding(check=check, verdict="ok", found="bound to this topic")
+        return CheckResult(check=check, verdict="failed", found=found, advice=advice)
+    return CheckResult(check=check, verdict="ok", found="bound to this topic")
 
 
 async def _ranges(
@@ -298,55 +298,57 @@ async def _ranges(
         return {}
 
 
-def _leaders(identity: LogIdentity, ranges: dict[MetadataPartition, LogRange]) -> Finding:
+def _leaders(identity: LogIdentity, ranges: dict[MetadataPartition, LogRange]) -> CheckResult:
     check = "leaders"
     silent = [number for number in range(identity.partition_count) if number not in ranges]
     if silent:
         found = f"no answer for {len(silent)} of {identity.partition_count} partitions: {silent}"
         advice = "are all brokers up and reachable from here, at their advertised listeners?"
-        return Finding(check=check, verdict="failed", found=found[:200], advice=advice)
+        return CheckResult(check=check, verdict="failed", found=found[:200], advice=advice)
     lost = [number for number, each in ranges.items() if each.start > 0]
     events = sum(each.end - each.start for each in ranges.values())
     found = f"all {identity.partition_count} answered, {phrases.number(events, 'event')}"
     if lost:
         found += f"; {len(lost)} partitions have lost their head: {lost}"
         advice = "a daemon without a snapshot of them is history_lost: rlmm log restore"
-        return Finding(check=check, verdict="warning", found=found[:200], advice=advice)
-    return Finding(check=check, verdict="ok", found=found)
+        return CheckResult(check=check, verdict="warning", found=found[:200], advice=advice)
+    return CheckResult(check=check, verdict="ok", found=found)
 
 
 async def _reading(
     log: KafkaLog, ranges: dict[MetadataPartition, LogRange], seconds: float
-) -> list[Finding]:
+) -> list[CheckResult]:
     """Fetch the newest event of a few partitions, and judge the clocks by their times."""
     filled = [number for number, each in ranges.items() if each.end > each.start]
     if not filled:
-        return [Finding(check="reading", verdict="skipped", found="the topic is empty")]
+        return [CheckResult(check="reading", verdict="skipped", found="the topic is empty")]
     newest = 0
     try:
         async with asyncio.timeout(seconds):
             for number in filled[:_SAMPLES]:
                 newest = max(newest, await _newest(log, number, ranges[number].end - 1))
     except TimeoutError:
-        return [Finding(check="reading", verdict="failed", found=f"nothing within {seconds:g} s")]
+        return [
+            CheckResult(check="reading", verdict="failed", found=f"nothing within {seconds:g} s")
+        ]
     except LogMoved as moved:  # somebody deletes records, or the topic, at this very moment
         advice = "the log changed while it was read; run rlmm doctor again"
-        return [Finding(check="reading", verdict="failed", found=str(moved), advice=advice)]
+        return [CheckResult(check="reading", verdict="failed", found=str(moved), advice=advice)]
     except RlmmError as error:
-        return [Finding(check="reading", verdict="failed", found=error.message)]
+        return [CheckResult(check="reading", verdict="failed", found=error.message)]
     return [
-        Finding(check="reading", verdict="ok", found="a Fetch from the leaders was answered"),
+        CheckResult(check="reading", verdict="ok", found="a Fetch from the leaders was answered"),
         _clock(newest),
     ]
 
 
-def _clock(newest_ms: int) -> Finding:
+def _clock(newest_ms: int) -> CheckResult:
     check, ahead = "clocks", newest_ms - SystemClock().now_ms()
     if ahead > SKEW_MS_MAX:
         found = f"the newest event is {phrases.duration(ahead / 1000)} in the future"
         advice = "a broker's clock or this one's is wrong; are they synchronised?"
-        return Finding(check=check, verdict="warning", found=found, advice=advice)
-    return Finding(check=check, verdict="ok", found="no event is of the future")
+        return CheckResult(check=check, verdict="warning", found=found, advice=advice)
+    return CheckResult(check=check, verdict="ok", found="no event is of the future")
 
 
 async def _newest(log: KafkaLog, partition: MetadataPartition, offset: int) -> int:

@@ -8,14 +8,14 @@ from typing import Final
 from rlmm_daemon.config import Config, from_properties
 from rlmm_daemon.core import phrases
 from rlmm_daemon.daemon.cleaner.directories import BROKERS_OWN
-from rlmm_daemon.offline.finding import Finding
+from rlmm_daemon.offline.finding import CheckResult
 
 _CHECK: Final = "log directories"
 #: The broker's id: in KRaft's form of the file, and in the older one.
 _IDS: Final = ("node.id", "broker.id")
 
 
-async def log_directories(config: Config) -> list[Finding]:
+async def log_directories(config: Config) -> list[CheckResult]:
     """Judge each directory by the file that a broker keeps in it."""
     dirs = config.daemon.log_dirs
     if not dirs:
@@ -23,12 +23,12 @@ async def log_directories(config: Config) -> list[Finding]:
     faults = [each for each in [await asyncio.to_thread(_fault, d, config) for d in dirs] if each]
     if not faults:
         found = f"{phrases.number(len(dirs), 'directory', 'directories')} of this broker"
-        return [Finding(check=_CHECK, verdict="ok", found=found)]
+        return [CheckResult(check=_CHECK, verdict="ok", found=found)]
     advice = (
         "daemon.log_dirs are the broker's log.dirs, daemon.broker_id is its node.id, "
         "daemon.cluster_id the cluster.id in meta.properties; is a disk not mounted?"
     )
-    return [Finding(check=_CHECK, verdict="failed", found="; ".join(faults), advice=advice)]
+    return [CheckResult(check=_CHECK, verdict="failed", found="; ".join(faults), advice=advice)]
 
 
 def _fault(directory: str, config: Config) -> str | None:

@@ -12,7 +12,7 @@ from rlmm_daemon.config import Config
 from rlmm_daemon.core import phrases
 from rlmm_daemon.domain.errors import RlmmError
 from rlmm_daemon.domain.ids import TopicId, uuid_text
-from rlmm_daemon.offline.finding import Finding
+from rlmm_daemon.offline.finding import CheckResult
 from rlmm_daemon.ports.event_log import LogMissing, NoTopicId
 from rlmm_daemon.wiring import adapters
 
@@ -23,7 +23,7 @@ _RIGHTS_UNKNOWN: Final = -(2**31)
 _NEEDED: Final = ("READ", "WRITE", "DESCRIBE")
 
 
-async def connection(log: KafkaLog, seconds: float) -> Finding:
+async def connection(log: KafkaLog, seconds: float) -> CheckResult:
     """Open the log, without creating it: connection, TLS, authentication, the topic itself."""
     check = "connection"
     try:
@@ -34,17 +34,17 @@ async def connection(log: KafkaLog, seconds: float) -> Finding:
             "fine before the first start, which creates it (needs CREATE on the topic or the"
             " cluster); otherwise: rlmm log restore, or rlmm partition accept-loss --all"
         )
-        return Finding(check=check, verdict="warning", found=str(missing), advice=advice)
+        return CheckResult(check=check, verdict="warning", found=str(missing), advice=advice)
     except NoTopicId as nameless:
         advice = "upgrade the cluster's metadata.version: kafka-features.sh upgrade"
-        return Finding(check=check, verdict="failed", found=str(nameless), advice=advice)
+        return CheckResult(check=check, verdict="failed", found=str(nameless), advice=advice)
     except TimeoutError:
         found = f"no broker answered within {seconds:g} s"
-        return Finding(check=check, verdict="failed", found=found, advice=_UNREACHED)
+        return CheckResult(check=check, verdict="failed", found=found, advice=_UNREACHED)
     except RlmmError as error:
-        return Finding(check=check, verdict="failed", found=error.message, advice=_UNREACHED)
+        return CheckResult(check=check, verdict="failed", found=error.message, advice=_UNREACHED)
     found = f"topic {uuid_text(identity.topic_id)}, {identity.partition_count} partitions"
-    return Finding(check=check, verdict="ok", found=found)
+    return CheckResult(check=check, verdict="ok", found=found)
 
 
 _UNREACHED: Final = (
@@ -53,25 +53,25 @@ _UNREACHED: Final = (
 )
 
 
-async def rights(log: KafkaLog, topic: str, seconds: float) -> Finding:
+async def rights(log: KafkaLog, topic: str, seconds: float) -> CheckResult:
     """Ask the broker what this principal may do with the topic; nothing is tried out."""
     check = "rights"
     ask = Metadata([(NO_ID, topic, NO_TAGS)], False, True, NO_TAGS)  # noqa: FBT003 - a struct
     try:
         _, answer = await log.client.ask_any(ask, seconds=seconds)
     except RlmmError as error:
-        return Finding(check=check, verdict="failed", found=error.message)
+        return CheckResult(check=check, verdict="failed", found=error.message)
     bits = int(answer.topics[0][5])
     if bits == _RIGHTS_UNKNOWN:
-        return Finding(check=check, verdict="skipped", found="the broker does not tell")
+        return CheckResult(check=check, verdict="skipped", found="the broker does not tell")
     missing = [name for name, bit in _RIGHTS.items() if not bits >> bit & 1]
     if not missing:
-        return Finding(check=check, verdict="ok", found=", ".join(_RIGHTS))
+        return CheckResult(check=check, verdict="ok", found=", ".join(_RIGHTS))
     advice = f"grant it: kafka-acls.sh --add --topic {topic} --operation " + " --operation ".join(
         name.title().replace("_", "") for name in missing
     )
     needed = any(name in _NEEDED for name in missing)
-    return Finding(
+    return CheckResult(
         check=check,
         verdict="failed" if needed else "warning",
         found=f"missing: {', '.join(missing)}",
@@ -79,16 +79,18 @@ async def rights(log: KafkaLog, topic: str, seconds: float) -> Finding:
     )
 
 
-def settings(log: KafkaLog) -> Finding:
+def settings(log: KafkaLog) -> CheckResult:
     """Say what of the settings that were read at the opening may lose events."""
     check = "topic settings"
     if log.warnings:
         advice = "kafka-configs.sh --alter; events of live segments must never expire"
-        return Finding(check=check, verdict="warning", found="; ".join(log.warnings), advice=advice)
-    return Finding(check=check, verdict="ok", found="nothing expires, nothing is compacted")
+        return CheckResult(
+            check=check, verdict="warning", found="; ".join(log.warnings), advice=advice
+        )
+    return CheckResult(check=check, verdict="ok", found="nothing expires, nothing is compacted")
 
 
-async def durability(log: KafkaLog, topic: str, seconds: float) -> Finding:
+async def durability(log: KafkaLog, topic: str, seconds: float) -> CheckResult:
     """Ask how many disks hold an event that was acknowledged: acks=all means those in sync."""
     check = "durability"
     try:
@@ -96,20 +98,20 @@ async def durability(log: KafkaLog, topic: str, seconds: float) -> Finding:
             known = await read_settings(log.client, topic)
             _, answer = await log.client.ask_any(metadata_by_name(topic))
     except TimeoutError:
-        return Finding(check=check, verdict="skipped", found=f"no answer within {seconds:g} s")
+        return CheckResult(check=check, verdict="skipped", found=f"no answer within {seconds:g} s")
     except RlmmError as error:
-        return Finding(check=check, verdict="skipped", found=error.message)
+        return CheckResult(check=check, verdict="skipped", found=error.message)
     partitions = answer.topics[0][4]
     replicas = min((len(row[4]) for row in partitions), default=0)
     weak = lone_replicas(known, replicas)
     if weak is not None:
         advice = "kafka-configs.sh --alter, kafka-reassign-partitions.sh; fine with one broker"
-        return Finding(check=check, verdict="warning", found=weak, advice=advice)
+        return CheckResult(check=check, verdict="warning", found=weak, advice=advice)
     found = f"{replicas} replicas, min.insync.replicas is {known.get('min.insync.replicas')}"
-    return Finding(check=check, verdict="ok", found=found)
+    return CheckResult(check=check, verdict="ok", found=found)
 
 
-async def discovery(config: Config, log: KafkaLog, seconds: float) -> Finding:
+async def discovery(config: Config, log: KafkaLog, seconds: float) -> CheckResult:
     """Ask which partitions would be followed; a topic out of sight is not told from none."""
     check, broker_id = "discovery", config.daemon.broker_id
     see_all = "the principal has to see every topic: DESCRIBE and DESCRIBE_CONFIGS on topic '*'"
@@ -117,31 +119,31 @@ async def discovery(config: Config, log: KafkaLog, seconds: float) -> Finding:
         async with asyncio.timeout(seconds):
             tiered = await adapters.cluster_of(config, log).tiered_topics(broker_id)
     except TimeoutError:
-        return Finding(check=check, verdict="failed", found=f"nothing within {seconds:g} s")
+        return CheckResult(check=check, verdict="failed", found=f"nothing within {seconds:g} s")
     except RlmmError as error:
-        return Finding(check=check, verdict="failed", found=error.message, advice=see_all)
+        return CheckResult(check=check, verdict="failed", found=error.message, advice=see_all)
     count = phrases.number(len(tiered.replicated), "partition")
     found = f"broker {broker_id} replicates {count} of topics with remote.storage.enable"
     if tiered.replicated:
-        return Finding(check=check, verdict="ok", found=found)
+        return CheckResult(check=check, verdict="ok", found=found)
     advice = f"is daemon.broker_id the broker's node.id? {see_all}"
-    return Finding(check=check, verdict="warning", found=found, advice=advice)
+    return CheckResult(check=check, verdict="warning", found=found, advice=advice)
 
 
-async def observation(config: Config, log: KafkaLog, seconds: float) -> Finding:
+async def observation(config: Config, log: KafkaLog, seconds: float) -> CheckResult:
     """Look once as the observer does: every live broker, and who leads the controllers."""
     check, nobodys = "observation", TopicId(secrets.token_bytes(16))
     try:
         async with asyncio.timeout(seconds):
             look = await adapters.cluster_of(config, log).look(frozenset({nobodys}))
     except TimeoutError:
-        return Finding(check=check, verdict="failed", found=f"nothing within {seconds:g} s")
+        return CheckResult(check=check, verdict="failed", found=f"nothing within {seconds:g} s")
     except RlmmError as error:
         advice = (
             "no topic is ever marked unasked without it: every live broker has to answer, and the "
             "principal needs DESCRIBE on the cluster: kafka-acls.sh --add --cluster "
             "--operation Describe"
         )
-        return Finding(check=check, verdict="failed", found=error.message, advice=advice)
+        return CheckResult(check=check, verdict="failed", found=error.message, advice=advice)
     found = f"{look.live} of {look.registered} brokers live, the controllers have a leader"
-    return Finding(check=check, verdict="ok", found=found)
+    return CheckResult(check=check, verdict="ok", found=found)

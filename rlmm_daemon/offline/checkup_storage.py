@@ -14,7 +14,7 @@ from rlmm_daemon.core.readiness.marker_verdict import IF_NONE, REBUILD, why_rema
 from rlmm_daemon.core.storage.layout import SEGMENT_KEY
 from rlmm_daemon.daemon.base.state_directory import LOCK
 from rlmm_daemon.domain.errors import Malformed, RlmmError
-from rlmm_daemon.offline.finding import Finding
+from rlmm_daemon.offline.finding import CheckResult
 from rlmm_daemon.offline.verification import kept_marker, rows_of
 from rlmm_daemon.ports.storage import RemoteStorage
 from rlmm_daemon.wiring import adapters
@@ -27,7 +27,7 @@ _CHECK = "bucket marker"
 _BROKER_ID = "broker id"
 
 
-async def marker(config: Config, seconds: float) -> list[Finding]:
+async def marker(config: Config, seconds: float) -> list[CheckResult]:
     """Hold the marker against this cluster and the daemon's copy; nothing without a storage."""
     made = adapters.storage_of(config, random.Random(), reads_only=True)  # noqa: S311 - jitter
     if made is None:
@@ -42,18 +42,20 @@ async def marker(config: Config, seconds: float) -> list[Finding]:
         judged = _judged(config, made.bucket.name, present, kept)
         return [judged, *unread, *copied(holds, ages), *other]
     except TimeoutError:
-        return [Finding(check=_CHECK, verdict="failed", found=f"no answer within {seconds:g} s")]
+        return [
+            CheckResult(check=_CHECK, verdict="failed", found=f"no answer within {seconds:g} s")
+        ]
     except RlmmError as error:
-        return [Finding(check=_CHECK, verdict="failed", found=error.message)]
+        return [CheckResult(check=_CHECK, verdict="failed", found=error.message)]
     finally:
         await made.backend.close()
 
 
-async def _copy(config: Config) -> tuple[BucketMarker | None, list[Finding]]:
+async def _copy(config: Config) -> tuple[BucketMarker | None, list[CheckResult]]:
     try:
         return await kept_marker(config), []
     except Malformed as damage:
-        return None, [Finding(check=_CHECK, verdict="warning", found=damage.message)]
+        return None, [CheckResult(check=_CHECK, verdict="warning", found=damage.message)]
 
 
 async def _ages(storage: RemoteStorage) -> list[int]:
@@ -67,13 +69,13 @@ async def _ages(storage: RemoteStorage) -> list[int]:
     return found
 
 
-def copied(holds: Sequence[Hold], ages_ms: Sequence[int]) -> list[Finding]:
+def copied(holds: Sequence[Hold], ages_ms: Sequence[int]) -> list[CheckResult]:
     """Return a warning if no object is as old as a hold; nothing otherwise."""
     before_ms = min((hold.before_ms for hold in holds), default=None)
     if before_ms is None or not ages_ms or min(ages_ms) <= before_ms + SKEW_MS:
         return []
     return [
-        Finding(
+        CheckResult(
             check="holds",
             verdict="warning",
             found=f"of the first {phrases.number(len(ages_ms), 'object')} none is as old as the "
@@ -87,27 +89,27 @@ def copied(holds: Sequence[Hold], ages_ms: Sequence[int]) -> list[Finding]:
 
 def _judged(
     config: Config, name: str, present: BucketMarker | None, kept: BucketMarker | None
-) -> Finding:
+) -> CheckResult:
     ours = config.daemon.cluster_id
     if present is None:
         if kept is None:
-            return Finding(check=_CHECK, verdict="ok", found="none yet: a first start makes it")
+            return CheckResult(check=_CHECK, verdict="ok", found="none yet: a first start makes it")
         found = f"there is none in {name}; the daemon knew {len(kept.layouts)} layouts"
-        return Finding(check=_CHECK, verdict="failed", found=found, advice=IF_NONE)
+        return CheckResult(check=_CHECK, verdict="failed", found=found, advice=IF_NONE)
     if ours not in (None, present.cluster_id):
         found = f"of cluster {present.cluster_id}, daemon.cluster_id is {ours}"
         advice = "give each cluster a bucket or directory of its own"
-        return Finding(check=_CHECK, verdict="failed", found=found, advice=advice)
+        return CheckResult(check=_CHECK, verdict="failed", found=found, advice=advice)
     if kept is not None and (why := why_remade(rows_of(kept), rows_of(present))) is not None:
         return _failed(f"another one than the daemon knew: {why}")
     found = phrases.number(len(present.layouts), "layout")
     if present.held:
         holds = phrases.number(len(present.held), "hold")
         found += f", {holds} on what was stored (rlmm partition end-hold --all shows them)"
-    return Finding(check=_CHECK, verdict="ok", found=found)
+    return CheckResult(check=_CHECK, verdict="ok", found=found)
 
 
-async def _other_daemon(storage: RemoteStorage, config: Config) -> list[Finding]:
+async def _other_daemon(storage: RemoteStorage, config: Config) -> list[CheckResult]:
     """Tell what the presence file says of another daemon under our broker id."""
     control = await storage.get_control(presence_key(config.daemon.broker_id))
     if control is None:
@@ -119,7 +121,7 @@ async def _other_daemon(storage: RemoteStorage, config: Config) -> list[Finding]
     return other_daemon(presence, place_of(f"{config.daemon.state_dir}/{LOCK}"))
 
 
-def other_daemon(presence: Presence, place: str) -> list[Finding]:
+def other_daemon(presence: Presence, place: str) -> list[CheckResult]:
     """Judge a presence file; `place` names the lock of our state directory, "" if not known.
 
     Nothing while our daemon is alone, has written it, or may write it any moment.
@@ -128,7 +130,7 @@ def other_daemon(presence: Presence, place: str) -> list[Finding]:
     if presence.other is not None:
         met = presence.other.met
         return [
-            Finding(
+            CheckResult(
                 check=_BROKER_ID,
                 verdict="failed" if met else "warning",
                 found=f"beside {presence.host} another daemon {'runs' if met else 'may run'} as "
@@ -141,7 +143,7 @@ def other_daemon(presence: Presence, place: str) -> list[Finding]:
     if presence.ended or not place or not presence.place or presence.place == place:
         return []
     return [
-        Finding(
+        CheckResult(
             check=_BROKER_ID,
             verdict="warning",
             found=f"the presence file of {who} is the one of {presence.host}, as of "
@@ -154,6 +156,6 @@ def other_daemon(presence: Presence, place: str) -> list[Finding]:
     ]
 
 
-def _failed(found: str) -> Finding:
+def _failed(found: str) -> CheckResult:
     advice = f"restore it, or run: {REBUILD}"
-    return Finding(check=_CHECK, verdict="failed", found=found, advice=advice)
+    return CheckResult(check=_CHECK, verdict="failed", found=found, advice=advice)

@@ -31,7 +31,7 @@ from rlmm_daemon.ports.event_log import EventLog, LogMissing, LogMoved
 _LOSSES_TOLD: Final = 5
 
 
-class Copied(msgspec.Struct, frozen=True, kw_only=True):
+class CopiedPartition(msgspec.Struct, frozen=True, kw_only=True):
     """What was done for one metadata partition."""
 
     metadata_partition: int
@@ -43,7 +43,9 @@ class Copied(msgspec.Struct, frozen=True, kw_only=True):
     lost_offsets: int = 0
 
 
-def run(config: Config, source: str, target: str, *, accept_loss: bool = False) -> list[Copied]:
+def run(
+    config: Config, source: str, target: str, *, accept_loss: bool = False
+) -> list[CopiedPartition]:
     """Return what was done, partition by partition.
 
     Raises:
@@ -61,7 +63,9 @@ def run(config: Config, source: str, target: str, *, accept_loss: bool = False) 
         raise first_of(errors) from None
 
 
-async def _run(config: Config, source: str, target: str, *, accept_loss: bool) -> list[Copied]:
+async def _run(
+    config: Config, source: str, target: str, *, accept_loss: bool
+) -> list[CopiedPartition]:
     await refuse_beside_a_daemon(config)
     async with opened(config, source, None) as origin:
         count = count_of(origin)
@@ -86,14 +90,14 @@ async def _run(config: Config, source: str, target: str, *, accept_loss: bool) -
             for number, read in reads.items():  # all are compared before the first is written
                 there = await contents(copy_log, number)
                 missing[number] = (read, _rest(number, read.events, there.events))
-            rows, ends = list[Copied](), dict[int, Position]()
+            rows, ends = list[CopiedPartition](), dict[int, Position]()
             for number, (read, rest) in missing.items():
                 await append_all(copy_log, number, rest)
                 there = await contents(copy_log, number)
                 if there.events[: len(read.events)] != read.events:
                     raise InvalidArgument(f"metadata partition {number} reads back differently")
                 ends[number] = Position(there.position, there.epoch)
-                row = Copied(
+                row = CopiedPartition(
                     metadata_partition=number,
                     events=len(read.events),
                     appended=len(rest),

@@ -13,7 +13,7 @@ from typing import Final
 import pyarrow as pa
 
 
-class Kind(enum.IntEnum):
+class RowKind(enum.IntEnum):
     """What a row of `events` is."""
 
     SEGMENT = 0

@@ -181,7 +181,7 @@ def with_sums_of_snapshot(data: bytes) -> bytes:
             msgspec.structs.replace(
                 entry, crc=crc32c(bytes(out[max(entry.at, 0) : max(entry.at + entry.size, 0)]))
             )
-            for entry in msgspec.msgpack.decode(directory, type=list[snapshot.Entry])
+            for entry in msgspec.msgpack.decode(directory, type=list[snapshot.TableEntry])
         ]
         directory = msgspec.msgpack.encode(entries)
         out[at:] = directory

@@ -12,7 +12,7 @@ from rlmm_daemon.config.reconcile import Output, ReconcileConfig, Spark
 from rlmm_daemon.reconcile.act import evidence, steps
 from rlmm_daemon.reconcile.act.quarantine import Entry, Manifest
 from rlmm_daemon.reconcile.night import Run
-from rlmm_daemon.reconcile.schema import EVENTS, FINDINGS, OBJECTS, Kind, ddl
+from rlmm_daemon.reconcile.schema import EVENTS, FINDINGS, OBJECTS, RowKind, ddl
 from rlmm_daemon.reconcile.session import session
 from tests.unit.reconcile.configured import LOCAL
 
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 def test_an_unreadable_record_counts_behind_any_number_of_accepted_ones(spark) -> None:
     def unreadable(offset: int) -> dict[str, Any]:
-        odd = {"metadata_partition": 3, "offset": offset, "kind": int(Kind.UNREADABLE)}
+        odd = {"metadata_partition": 3, "offset": offset, "kind": int(RowKind.UNREADABLE)}
         return {**dict.fromkeys(EVENTS.names), **odd, "detail": f"{offset:064} garbage"}
 
     many = evidence.UNREADABLE_MAX + 1

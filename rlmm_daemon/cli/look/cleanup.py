@@ -9,7 +9,7 @@ from rlmm_daemon.cli.group import Exit
 from rlmm_daemon.cli.options import Target, daemon_options
 from rlmm_daemon.cli.output import show_json, show_table
 from rlmm_daemon.core import phrases
-from rlmm_daemon.core.disposal.observation import Clock
+from rlmm_daemon.core.disposal.observation import UnknownClock
 from rlmm_daemon.core.disposal.steps import CopyStep, DeleteStep
 
 #: Of what is stuck: nothing ends these unless something else happens first.
@@ -28,7 +28,8 @@ _WAITING: Final = {
 }
 #: Clocks of topics that no broker knows which take `rlmm purge`.
 _FOR_A_PERSON: Final = {
-    clock.value for clock in (Clock.NEVER_SEEN, Clock.TOO_MANY, Clock.FOR_PURGE)
+    clock.value
+    for clock in (UnknownClock.NEVER_SEEN, UnknownClock.TOO_MANY, UnknownClock.FOR_PURGE)
 }
 
 

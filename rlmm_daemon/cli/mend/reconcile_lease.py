@@ -13,7 +13,7 @@ from rlmm_daemon.config import Config, load
 from rlmm_daemon.config.loading import load_reconcile
 
 if TYPE_CHECKING:
-    from rlmm_daemon.reconcile.act.lease import Found
+    from rlmm_daemon.reconcile.act.lease import FoundLease
     from rlmm_daemon.reconcile.storage_time import StorageClock
 
 
@@ -61,7 +61,7 @@ def break_lease(*, execute: bool, file: str, overrides: tuple[str, ...], as_json
 COMMANDS: Final = (lease, break_lease)
 
 
-async def _look(daemon: Config) -> "Found | None":
+async def _look(daemon: Config) -> "FoundLease | None":
     from rlmm_daemon.reconcile import control
     from rlmm_daemon.reconcile.act import lease
 
@@ -69,7 +69,9 @@ async def _look(daemon: Config) -> "Found | None":
         return await lease.look(storage)
 
 
-async def _break(daemon: Config, *, execute: bool, as_json: bool) -> "tuple[Found | None, bool]":
+async def _break(
+    daemon: Config, *, execute: bool, as_json: bool
+) -> "tuple[FoundLease | None, bool]":
     """Return the lease as it was, None if nobody holds it, and whether it was broken."""
     from rlmm_daemon.reconcile import control, storage_time
     from rlmm_daemon.reconcile.act import lease, quarantine
@@ -96,7 +98,7 @@ async def _break(daemon: Config, *, execute: bool, as_json: bool) -> "tuple[Foun
         return found, True
 
 
-def _show(found: "Found | None", *, as_json: bool) -> None:
+def _show(found: "FoundLease | None", *, as_json: bool) -> None:
     facts = _facts(found)
     if as_json:
         show_json(facts)
@@ -109,7 +111,7 @@ def _show(found: "Found | None", *, as_json: bool) -> None:
         show_facts(shown | ({"damaged": facts["damage"]} if facts["damage"] else {}))
 
 
-def _facts(found: "Found | None") -> dict[str, Any] | None:
+def _facts(found: "FoundLease | None") -> dict[str, Any] | None:
     if found is None:
         return None
     return {

@@ -32,7 +32,7 @@ class ObservationOptions(msgspec.Struct, frozen=True, kw_only=True):
     bytes_share_max: float = 0.05
 
 
-class Look(msgspec.Struct, frozen=True, kw_only=True):
+class TopicLook(msgspec.Struct, frozen=True, kw_only=True):
     """One complete look at the cluster: every live broker answered about every id asked for."""
 
     #: Of a clock that never goes back.
@@ -54,7 +54,7 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: Mapping[TopicId, int]
 
 
-class Clock(enum.Enum):
+class UnknownClock(enum.Enum):
     """How the clock of an id stands that every live broker calls unknown."""
 
     RUNNING = "clock_runs"
@@ -73,7 +73,7 @@ class Clock(enum.Enum):
 class Watched(msgspec.Struct, frozen=True):
     """One id that every live broker calls unknown."""
 
-    clock: Clock
+    clock: UnknownClock
     #: When its clock started, of the looks' own clock; None: it does not run.
     since_ms: int | None = None
 
@@ -102,7 +102,9 @@ class Observation(msgspec.Struct):
         """A look failed or was partial: every clock starts over."""
         self._suspects.clear()
         self.watched = {
-            topic_id: each if each.clock is Clock.FOR_PURGE else Watched(Clock.LOOK_FAILED)
+            topic_id: each
+            if each.clock is UnknownClock.FOR_PURGE
+            else Watched(UnknownClock.LOOK_FAILED)
             for topic_id, each in self.watched.items()
         }
 
@@ -122,7 +124,7 @@ class Observation(msgspec.Struct):
         self.seen.update(sorted(topic_ids - self.seen)[:room])
         self.for_purge -= topic_ids
 
-    def look(self, look: Look) -> list[TopicId]:
+    def look(self, look: TopicLook) -> list[TopicId]:
         """Take in a look and return the ids that may be marked now."""
         enough, many = self._take_in(look)
         marks = (
@@ -133,7 +135,7 @@ class Observation(msgspec.Struct):
         self._tell(look, enough=enough, many=many, marks=frozenset(marks))
         return marks
 
-    def look_on(self, look: Look) -> None:
+    def look_on(self, look: TopicLook) -> None:
         """Take in a look while somebody else marks: what is left over then waits for a person.
 
         Whoever marks does so soon after the time is up. What is still unmarked an hour later was
@@ -143,7 +145,7 @@ class Observation(msgspec.Struct):
         if enough and not many:
             self.for_purge.update(self._due(look, self.options.grace_ms + HOUR_MS))
 
-    def _take_in(self, look: Look) -> tuple[bool, bool]:
+    def _take_in(self, look: TopicLook) -> tuple[bool, bool]:
         """Let the clocks run; return whether enough brokers answered, and if too much is gone."""
         self.alive(look.cluster_id, look.asked - look.unknown)
         self.seen &= look.asked
@@ -158,7 +160,7 @@ class Observation(msgspec.Struct):
             self._suspects.clear()
         return enough, len(look.unknown) > self.options.unknown_share_max * len(look.asked)
 
-    def _run_clocks(self, look: Look) -> None:
+    def _run_clocks(self, look: TopicLook) -> None:
         doubtful = (look.unknown & self.seen) - look.on_disk
         for topic_id in [each for each in self._suspects if each not in doubtful]:
             del self._suspects[topic_id]
@@ -168,14 +170,14 @@ class Observation(msgspec.Struct):
             if suspect is None or suspect.events != events:
                 self._suspects[topic_id] = _Suspect(look.at_ms, events)
 
-    def _due(self, look: Look, after_ms: int) -> list[TopicId]:
+    def _due(self, look: TopicLook, after_ms: int) -> list[TopicId]:
         return sorted(
             topic_id
             for topic_id, suspect in self._suspects.items()
             if look.at_ms - suspect.since_ms >= after_ms and topic_id not in self.for_purge
         )
 
-    def _within_cap(self, look: Look, due: list[TopicId]) -> list[TopicId]:
+    def _within_cap(self, look: TopicLook, due: list[TopicId]) -> list[TopicId]:
         while self._marked and look.at_ms - self._marked[0][0] >= HOUR_MS:
             self._marked.popleft()
         bytes_max = self.options.bytes_share_max * sum(look.size_bytes.values())
@@ -191,17 +193,19 @@ class Observation(msgspec.Struct):
                 self.for_purge.add(topic_id)
         return marks
 
-    def _tell(self, look: Look, *, enough: bool, many: bool, marks: frozenset[TopicId]) -> None:
+    def _tell(
+        self, look: TopicLook, *, enough: bool, many: bool, marks: frozenset[TopicId]
+    ) -> None:
         def judged(topic_id: TopicId) -> Watched:
             if topic_id in self.for_purge:
-                return Watched(Clock.FOR_PURGE)
+                return Watched(UnknownClock.FOR_PURGE)
             if not enough:
-                return Watched(Clock.TOO_FEW)
+                return Watched(UnknownClock.TOO_FEW)
             if topic_id not in self.seen:
-                return Watched(Clock.NEVER_SEEN)
+                return Watched(UnknownClock.NEVER_SEEN)
             if topic_id in look.on_disk:
-                return Watched(Clock.ON_DISK)
+                return Watched(UnknownClock.ON_DISK)
             since_ms = self._suspects[topic_id].since_ms
-            return Watched(Clock.TOO_MANY if many else Clock.RUNNING, since_ms)
+            return Watched(UnknownClock.TOO_MANY if many else UnknownClock.RUNNING, since_ms)
 
         self.watched = {topic_id: judged(topic_id) for topic_id in look.unknown - marks}

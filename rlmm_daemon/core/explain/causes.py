@@ -6,7 +6,7 @@ from typing import Final
 
 from rlmm_daemon.core import phrases
 from rlmm_daemon.core.explain import evidence
-from rlmm_daemon.core.explain.facts import Facts, Role, Unread
+from rlmm_daemon.core.explain.facts import AnnouncedRole, Facts, Unread
 from rlmm_daemon.core.explain.offline_causes import OFFLINE_CAUSES
 from rlmm_daemon.core.explain.offset_causes import OFFSET_CAUSES
 from rlmm_daemon.core.explain.removal_causes import REMOVAL_CAUSES, live
@@ -237,7 +237,7 @@ _ASSIGNMENT: Final = (
         applies=lambda f: (
             not f.offline
             and f.question is None
-            and f.role is Role.NONE
+            and f.role is AnnouncedRole.NONE
             and f.delete_state is None  # a topic that goes is announced by nobody
         ),
         sentence=lambda _: (

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from rlmm_daemon.core import phrases
-from rlmm_daemon.core.explain.facts import Facts, LastError, Role
+from rlmm_daemon.core.explain.facts import AnnouncedRole, Facts, LastError
 from rlmm_daemon.core.readiness.states import Failure, FailureReason
 
 
@@ -53,9 +53,9 @@ def last_error(error: LastError | None, now_ms: int) -> Iterable[str]:
 
 def role(f: Facts) -> Iterable[str]:
     """Say what the broker announced."""
-    if f.role is Role.LEADER:
+    if f.role is AnnouncedRole.LEADER:
         yield "the broker announced that it leads the partition"
-    elif f.role is Role.FOLLOWER:
+    elif f.role is AnnouncedRole.FOLLOWER:
         yield "the broker announced that it follows the partition"
 
 

@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Final
 
 from rlmm_daemon.core import phrases
-from rlmm_daemon.core.disposal.observation import Clock
+from rlmm_daemon.core.disposal.observation import UnknownClock
 from rlmm_daemon.core.disposal.steps import HOLDS, CopyStep, DeleteStep
 from rlmm_daemon.core.explain.causes import CAUSES
 from rlmm_daemon.core.explain.facts import CopyPhase, Facts
@@ -32,7 +32,7 @@ _STATES: Final = frozenset[enum.Enum](
         HOLDS,
         CopyStep,
         DeleteStep,
-        Clock,
+        UnknownClock,
     )
 )
 _COVERED: Final = frozenset[enum.Enum]().union(

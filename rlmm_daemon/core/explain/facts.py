@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from rlmm_daemon.core.disposal.observation import Clock
+from rlmm_daemon.core.disposal.observation import UnknownClock
 from rlmm_daemon.core.disposal.steps import CopyStep, DeleteStep, PartitionStep
 from rlmm_daemon.core.readiness.states import Failure, Freshness, PartitionState
 from rlmm_daemon.domain.ids import TopicIdPartition
@@ -16,7 +16,7 @@ from rlmm_daemon.domain.partition_delete import PartitionDeleteState
 from rlmm_daemon.domain.segment import SegmentState
 
 
-class Role(enum.Enum):
+class AnnouncedRole(enum.Enum):
     """What the broker's last announcement made of a user partition."""
 
     LEADER = "leader"
@@ -154,7 +154,7 @@ class StuckFacts(msgspec.Struct, frozen=True, kw_only=True):
 class ObservedFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The clock of a topic id that every live broker calls unknown."""
 
-    clock: Clock
+    clock: UnknownClock
     #: When it started, and when it has run out; None: it does not run.
     since_ms: int | None = None
     due_ms: int | None = None
@@ -224,7 +224,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     # The broker's word; None if it is not known.
     gate_open: bool | None = True
-    role: Role | None = Role.LEADER
+    role: AnnouncedRole | None = AnnouncedRole.LEADER
 
     # The metadata partition.
     metadata_partition: int | None = None

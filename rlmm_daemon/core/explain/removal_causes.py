@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from rlmm_daemon.core import phrases
-from rlmm_daemon.core.disposal.observation import Clock
+from rlmm_daemon.core.disposal.observation import UnknownClock
 from rlmm_daemon.core.disposal.steps import HOLDS, CopyStep, DeleteStep, PartitionStep
 from rlmm_daemon.core.explain import evidence
 from rlmm_daemon.core.explain.facts import Facts, StuckFacts
@@ -277,35 +277,39 @@ def _delete(step: DeleteStep) -> NoticeRow:
 
 _GRACE: Final = "it is marked for removal once that lasted the whole grace period"
 #: A topic id that every live broker calls unknown: how its clock stands, whether it takes a person.
-_CLOCKS: Final[Mapping[Clock, tuple[str, bool, _Command]]] = {
-    Clock.RUNNING: (_GRACE, False, _cleanup),
-    Clock.LOOK_FAILED: (
+_CLOCKS: Final[Mapping[UnknownClock, tuple[str, bool, _Command]]] = {
+    UnknownClock.RUNNING: (_GRACE, False, _cleanup),
+    UnknownClock.LOOK_FAILED: (
         "the last look at the cluster failed, so its clock starts over",
         False,
         _cleanup,
     ),
-    Clock.TOO_FEW: (
+    UnknownClock.TOO_FEW: (
         "only one of several brokers is live, so its clock does not run",
         False,
         _status,
     ),
-    Clock.NEVER_SEEN: (
+    UnknownClock.NEVER_SEEN: (
         "this daemon never heard a broker know it, so it is never marked unasked",
         True,
         _purge,
     ),
-    Clock.ON_DISK: ("the broker's disks still hold a directory of it", False, _cleanup),
-    Clock.TOO_MANY: (
+    UnknownClock.ON_DISK: ("the broker's disks still hold a directory of it", False, _cleanup),
+    UnknownClock.TOO_MANY: (
         "too many topics are unknown at once, which looks like a disaster; nothing is marked",
         True,
         _cleanup,
     ),
-    Clock.FOR_PURGE: ("its time was up beyond the hourly cap, so it takes a person", True, _purge),
+    UnknownClock.FOR_PURGE: (
+        "its time was up beyond the hourly cap, so it takes a person",
+        True,
+        _purge,
+    ),
 }
-assert _CLOCKS.keys() == set(Clock), "every clock has its words"
+assert _CLOCKS.keys() == set(UnknownClock), "every clock has its words"
 
 
-def _observed(clock: Clock) -> NoticeRow:
+def _observed(clock: UnknownClock) -> NoticeRow:
     words, trouble, command = _CLOCKS[clock]
 
     def sentence(f: Facts) -> str:
@@ -334,7 +338,7 @@ def _observed(clock: Clock) -> NoticeRow:
 #: What is not deleted yet, said beside the answer.
 REMOVAL_NOTICES: Final = (
     *(_hold_beside(step) for step in _HOLDS_BESIDE),
-    *(_observed(clock) for clock in Clock),
+    *(_observed(clock) for clock in UnknownClock),
     *(_copy(step) for step in CopyStep),
     *(_delete(step) for step in DeleteStep),
     NoticeRow(

@@ -12,7 +12,7 @@ from weakref import WeakMethod
 
 from rlmm_daemon.codec import record_suffix as tails
 from rlmm_daemon.codec.sealed_table import SealedTable
-from rlmm_daemon.codec.snapshot import Entry, Mapped, check_table
+from rlmm_daemon.codec.snapshot import Mapped, TableEntry, check_table
 from rlmm_daemon.core.fold.cache import PartitionCache
 from rlmm_daemon.core.fold.deferred_free import leave
 from rlmm_daemon.domain.errors import CorruptError, Malformed, NotReady
@@ -34,7 +34,7 @@ class Image:
 
     __slots__ = ("_unchecked", "buffer", "damage", "entries", "path")
 
-    def __init__(self, buffer: bytes | Mapped, entries: list[Entry], *, checked: bool) -> None:
+    def __init__(self, buffer: bytes | Mapped, entries: list[TableEntry], *, checked: bool) -> None:
         self.buffer = buffer
         #: Where it came from, if it is a file's.
         self.path: str | None = None
@@ -83,7 +83,7 @@ class Sleeping:
         self.late_writers: dict[int, int] | None = None
 
     @property
-    def entry(self) -> Entry:
+    def entry(self) -> TableEntry:
         """What the snapshot's directory says of it."""
         return self.image.entries[self.number]
 

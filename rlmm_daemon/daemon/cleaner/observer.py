@@ -17,7 +17,12 @@ import structlog
 
 from rlmm_daemon.codec import records
 from rlmm_daemon.codec.state_files import Observed
-from rlmm_daemon.core.disposal.observation import Clock, Look, Observation, ObservationOptions
+from rlmm_daemon.core.disposal.observation import (
+    Observation,
+    ObservationOptions,
+    TopicLook,
+    UnknownClock,
+)
 from rlmm_daemon.core.explain.facts import ObservedFacts
 from rlmm_daemon.core.fold.outcome import Outcome, Unreadable
 from rlmm_daemon.core.readiness.states import PartitionState
@@ -150,7 +155,7 @@ class Observer:
         self._require_all_ready()
         if marks and not self._watches():
             raise NotReady("another daemon observes the cluster now")
-        look = Look(
+        look = TopicLook(
             at_ms=self._monotonic_ms(),
             cluster_id=told.cluster_id,
             controller=told.controller,
@@ -266,7 +271,7 @@ class Observer:
         due_ms = since_ms + self._options.bounds.grace_ms
         return ObservedFacts(clock=found.clock, since_ms=since_ms, due_ms=due_ms)
 
-    def clocks(self) -> Counter[Clock]:
+    def clocks(self) -> Counter[UnknownClock]:
         """Return how many ids' clocks stand how."""
         return Counter(each.clock for each in self.observation.watched.values())
 

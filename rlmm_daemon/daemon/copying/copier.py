@@ -24,7 +24,7 @@ from rlmm_daemon.daemon.base.segment_log import (
 from rlmm_daemon.daemon.bucket.bucket import Bucket
 from rlmm_daemon.daemon.copying.copy_job import CopyJob, CopyOptions, CopyTools
 from rlmm_daemon.daemon.copying.late_objects import LateObjects
-from rlmm_daemon.daemon.copying.progress import CopyFacts, Kind, RollBack
+from rlmm_daemon.daemon.copying.progress import CopyKind, RollBack, RunningCopy
 from rlmm_daemon.daemon.copying.removal import Removal
 from rlmm_daemon.daemon.copying.used_ids import UsedIds, finished_before
 from rlmm_daemon.domain.errors import (
@@ -130,7 +130,7 @@ class Copier:
 
         Source: RemoteStorageManager.copyLogSegmentData.
         """
-        return await self._joined(Kind.DATA, record, files)
+        return await self._joined(CopyKind.DATA, record, files)
 
     async def copy_segment(
         self,
@@ -157,7 +157,7 @@ class Copier:
             except RlmmError as error:
                 error.fields["write_begun"] = False
                 raise
-        return await self._joined(Kind.WHOLE, record, files, caller)
+        return await self._joined(CopyKind.WHOLE, record, files, caller)
 
     def _may_join(self, record: bytes) -> bool:
         self._require_tools()
@@ -214,7 +214,7 @@ class Copier:
         finally:
             self._metrics.deleting.dec()
 
-    def jobs(self) -> list[CopyFacts]:
+    def jobs(self) -> list[RunningCopy]:
         """Return the copies that are running or waiting, in the order of their requests."""
         return [job.facts() for job in self._jobs.values()]
 
@@ -255,7 +255,7 @@ class Copier:
         self._draining = True
         until = asyncio.get_running_loop().time() + timeout_seconds
         for job in tuple(self._jobs.values()):
-            if job.kind is Kind.DATA:
+            if job.kind is CopyKind.DATA:
                 job.stop(Draining())
         await self._until_idle(timeout_seconds * DRAIN_PATIENCE)
         for job in tuple(self._jobs.values()):
@@ -269,7 +269,7 @@ class Copier:
 
     async def _joined(
         self,
-        kind: Kind,
+        kind: CopyKind,
         record: bytes,
         files: SegmentFiles,
         caller: Caller = Caller.BROKER,
@@ -298,7 +298,7 @@ class Copier:
         finally:
             job.waiters -= 1
 
-    def _job(self, kind: Kind, record: bytes, files: SegmentFiles, caller: Caller) -> CopyJob:
+    def _job(self, kind: CopyKind, record: bytes, files: SegmentFiles, caller: Caller) -> CopyJob:
         tools = self._require_tools()
         given = decode_new_segment(record)
         require_topic_name(given.partition.topic)
@@ -428,7 +428,7 @@ class Copier:
             await asyncio.wait(outcomes, timeout=timeout_seconds)
 
 
-def _require_joinable(job: CopyJob, kind: Kind, given: SegmentMetadata) -> None:
+def _require_joinable(job: CopyJob, kind: CopyKind, given: SegmentMetadata) -> None:
     if not same_segment(job.metadata, given):
         raise InvalidArgument("another copy is running under this segment id")
     if job.kind is not kind:

@@ -21,7 +21,7 @@ from rlmm_daemon.daemon.base.segment_log import (
     update_record,
 )
 from rlmm_daemon.daemon.bucket.bucket import MARKER_SECONDS, Bucket
-from rlmm_daemon.daemon.copying.progress import ENDED, FINISHING, CopyFacts, Kind, RollBack
+from rlmm_daemon.daemon.copying.progress import ENDED, FINISHING, CopyKind, RollBack, RunningCopy
 from rlmm_daemon.daemon.copying.removal import FinishedElsewhere, Removal
 from rlmm_daemon.daemon.copying.sources import SegmentSources, open_sources
 from rlmm_daemon.daemon.copying.upload import upload
@@ -91,7 +91,7 @@ class CopyJob:
 
     def __init__(
         self,
-        kind: Kind,
+        kind: CopyKind,
         record: bytes,
         files: SegmentFiles,
         tools: CopyTools,
@@ -124,9 +124,9 @@ class CopyJob:
         if self.metadata.state is not SegmentState.COPY_SEGMENT_STARTED:
             raise IllegalTransition("a copy begins with COPY_SEGMENT_STARTED metadata")
 
-    def facts(self) -> CopyFacts:
+    def facts(self) -> RunningCopy:
         """Return what it is doing."""
-        return CopyFacts(
+        return RunningCopy(
             partition=str(self.metadata.partition),
             segment_id=uuid_text(self.metadata.segment_id),
             kind=self.kind.value,
@@ -267,7 +267,7 @@ class CopyJob:
             try:
                 self._enter("apply")
                 done = await (
-                    self._await_started() if self.kind is Kind.DATA else self._append_started()
+                    self._await_started() if self.kind is CopyKind.DATA else self._append_started()
                 )
                 if done is not None:
                     return done
@@ -350,7 +350,7 @@ class CopyJob:
 
     async def _finish(self, stored: CustomMetadata | bytes) -> bytes:
         """Append COPY_SEGMENT_FINISHED. From here on objects go only if its apply rejected it."""
-        if self.kind is Kind.DATA or not self._started:
+        if self.kind is CopyKind.DATA or not self._started:
             return stored
         self._enter(FINISHING)
         custom = CustomMetadata(stored)

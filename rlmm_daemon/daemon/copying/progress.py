@@ -22,7 +22,7 @@ FINISHING: Final = "finish"
 ENDED: Final = "ended"
 
 
-class Kind(enum.Enum):
+class CopyKind(enum.Enum):
     """Who writes the segment's events."""
 
     #: The broker does: the job stores objects, removes none and writes no metadata.
@@ -30,7 +30,7 @@ class Kind(enum.Enum):
     WHOLE = "copy_segment"
 
 
-class CopyFacts(msgspec.Struct, frozen=True, kw_only=True):
+class RunningCopy(msgspec.Struct, frozen=True, kw_only=True):
     """A running copy as `status` and `explain` show it."""
 
     partition: str

@@ -18,8 +18,8 @@ from crc32c import crc32c
 
 from rlmm_daemon.codec.snapshot import (
     PIECE_BYTES_MAX,
-    Entry,
     Header,
+    TableEntry,
     decode_directory,
     decode_header,
     judge_table,
@@ -305,7 +305,7 @@ class SnapshotStore:
         await self._disk.fsync_directory(self._directory)
 
 
-async def _checksum(file: DiskFile, entry: Entry) -> int:
+async def _checksum(file: DiskFile, entry: TableEntry) -> int:
     """Return the checksum of a table as the file has it; of what is there, if that is less."""
     crc, at, end = 0, entry.at, entry.at + entry.size
     while at < end:

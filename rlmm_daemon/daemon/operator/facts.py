@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from rlmm_daemon.codec import records
 from rlmm_daemon.core.explain.facts import (
+    AnnouncedRole,
     BadRecord,
     CopyFailure,
     CopyInFlight,
@@ -17,7 +18,6 @@ from rlmm_daemon.core.explain.facts import (
     LastError,
     OffsetFacts,
     RemovalFacts,
-    Role,
     SegmentCount,
     SegmentFact,
     Unread,
@@ -27,7 +27,7 @@ from rlmm_daemon.core.fold.cache import PartitionCache
 from rlmm_daemon.core.fold.fold import Fold
 from rlmm_daemon.core.fold.fold import Trouble as FoldTrouble
 from rlmm_daemon.core.readiness.states import PartitionState, TroubleKind
-from rlmm_daemon.daemon.copying.progress import ENDED, CopyFacts
+from rlmm_daemon.daemon.copying.progress import ENDED, RunningCopy
 from rlmm_daemon.daemon.following.follower import Follower
 from rlmm_daemon.daemon.metadata.manager import Manager
 from rlmm_daemon.domain.ids import (
@@ -55,7 +55,7 @@ class StorageView(msgspec.Struct, frozen=True, kw_only=True):
 class CopyView(msgspec.Struct, frozen=True, kw_only=True):
     """What the copier can be asked."""
 
-    jobs: Callable[[], Sequence[CopyFacts]] = list
+    jobs: Callable[[], Sequence[RunningCopy]] = list
     #: User partition in Kafka's form -> its last copy, if that failed.
     failures: Callable[[], Mapping[str, CopyFailure]] = dict
     #: Copies that failed of segments that somebody else finished, the last one last.
@@ -113,7 +113,7 @@ def _of_daemon(
     message = None if trouble is None else trouble.message
     about_marker = trouble is not None and trouble.kind is TroubleKind.MARKER_UNREAD
     leads = None if partition is None else manager.assignment.announced.get(partition)
-    roles = {True: Role.LEADER, False: Role.FOLLOWER, None: Role.NONE}
+    roles = {True: AnnouncedRole.LEADER, False: AnnouncedRole.FOLLOWER, None: AnnouncedRole.NONE}
     name = str(partition)
     return Facts(
         selector=selector,
@@ -149,7 +149,7 @@ def _unread(manager: Manager) -> tuple[Unread, ...]:
     )
 
 
-def _copy(job: CopyFacts) -> CopyInFlight:
+def _copy(job: RunningCopy) -> CopyInFlight:
     return CopyInFlight(
         segment_id=job.segment_id,
         phase=CopyPhase(job.phase),

@@ -36,7 +36,7 @@ from rlmm_daemon.daemon.reading.chunk_files import (
     verify,
 )
 from rlmm_daemon.daemon.reading.chunk_index import Chunk, ChunkIndex, ObjectId
-from rlmm_daemon.daemon.reading.chunk_proofs import Recorded, holds
+from rlmm_daemon.daemon.reading.chunk_proofs import RecordedObject, holds
 from rlmm_daemon.domain.ids import SegmentId, uuid_text
 from rlmm_daemon.observability.metrics import ReadMetrics
 from rlmm_daemon.ports.disk import DiskLock, ScratchDisk
@@ -210,7 +210,7 @@ class ChunkCache:
         whole = chunk is not None and (chunk.start, chunk.length) == (start, length)
         return chunk.crc32c if chunk is not None and whole else None
 
-    async def prove(self, object_id: ObjectId, recorded: Recorded) -> None:
+    async def prove(self, object_id: ObjectId, recorded: RecordedObject) -> None:
         """Hold the chunks of an object against what was recorded, once they cover all of it.
 
         Where they differ nobody knows which one is wrong: none is served any more. O(1) while they

@@ -13,7 +13,7 @@ from rlmm_daemon.daemon.base.broadcast import Broadcast
 from rlmm_daemon.daemon.base.retry import Retry
 from rlmm_daemon.daemon.reading.chunk_cache import ChunkCache
 from rlmm_daemon.daemon.reading.chunk_index import ObjectId
-from rlmm_daemon.daemon.reading.chunk_proofs import Recorded
+from rlmm_daemon.daemon.reading.chunk_proofs import RecordedObject
 from rlmm_daemon.domain.errors import (
     ChecksumMismatch,
     RlmmError,
@@ -41,9 +41,9 @@ class RemoteLog(msgspec.Struct, eq=False):
     version: Version = msgspec.field(default_factory=Version)
 
     @property
-    def recorded(self) -> Recorded | None:
+    def recorded(self) -> RecordedObject | None:
         """What its chunks are held against."""
-        return None if self.crc32c is None else Recorded(self.size, self.crc32c)
+        return None if self.crc32c is None else RecordedObject(self.size, self.crc32c)
 
     def fetch(self, start: int, end: int, version: Version) -> AsyncGenerator[bytes, None]:
         """Return a range of that version, where the storage can tell versions apart."""

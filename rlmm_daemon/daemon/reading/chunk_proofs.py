@@ -17,14 +17,14 @@ from rlmm_daemon.daemon.reading.chunk_index import Chunk
 JOINS_AT_ONCE: Final = 64
 
 
-class Recorded(NamedTuple):
+class RecordedObject(NamedTuple):
     """What the log says of a whole object."""
 
     size: int
     crc32c: int
 
 
-async def holds(chunks: Sequence[Chunk], recorded: Recorded, turns: FairScheduler) -> bool:
+async def holds(chunks: Sequence[Chunk], recorded: RecordedObject, turns: FairScheduler) -> bool:
     """Return whether chunks that cover the whole object are what was recorded of it."""
     whole = 0
     for number, chunk in enumerate(chunks, start=1):

@@ -26,7 +26,7 @@ from rlmm_daemon.daemon.reading.chunk_fill import ALIGNED_BYTES, ChunkFill, Fill
 from rlmm_daemon.daemon.reading.chunk_index import ObjectId
 from rlmm_daemon.daemon.reading.chunk_proofs import WholeRead
 from rlmm_daemon.daemon.reading.habits import HABITS_MAX, Habit, Habits
-from rlmm_daemon.daemon.reading.single_flight import Hold, SingleFlight, Spawn
+from rlmm_daemon.daemon.reading.single_flight import Share, SingleFlight, Spawn
 from rlmm_daemon.domain.errors import ChecksumMismatch, Overloaded, StorageUnavailable
 from rlmm_daemon.domain.ids import SegmentId
 from rlmm_daemon.observability.metrics import ReadMetrics
@@ -211,7 +211,7 @@ class Reads:
         """Return cached bytes from `at` on."""
         return None if self._cache is None else await self._cache.open(log.id, at)
 
-    def join(self, log: RemoteLog, at: int, end: int) -> Hold[ChunkFill]:
+    def join(self, log: RemoteLog, at: int, end: int) -> Share[ChunkFill]:
         """Share or begin the download that brings `at`, and no more than is wanted: to `end`.
 
         Raises:
@@ -222,7 +222,7 @@ class Reads:
         self._metrics.lookups.count("chunk", "miss" if shared is None else "joined")
         return self._share(log, at, end)
 
-    def join_ahead(self, log: RemoteLog, at: int, end: int) -> Hold[ChunkFill] | None:
+    def join_ahead(self, log: RemoteLog, at: int, end: int) -> Share[ChunkFill] | None:
         """Share or begin the download of `at` before anybody waits, unless memory is short.
 
         It brings no more than to `end` or its aligned chunk's end.
@@ -239,7 +239,7 @@ class Reads:
         """Return the first position in [at, end) that is not cached, else one not before `end`."""
         return at if self._cache is None else self._cache.lacks_from(log.id, at, end)
 
-    def _share(self, log: RemoteLog, at: int, end: int) -> Hold[ChunkFill]:
+    def _share(self, log: RemoteLog, at: int, end: int) -> Share[ChunkFill]:
         coming = self._coming(log, at)
         if coming is not None:
             return self._flights.hold(coming)
@@ -308,7 +308,7 @@ class _Reader:
                 self._reach_further()
         self._index = reads.index(start)
         #: What is on its way for us, and up to where we had a look.
-        self._ahead: list[Hold[ChunkFill]] = []
+        self._ahead: list[Share[ChunkFill]] = []
         self._looked = start
         #: Of the object whose bytes were given out.
         self._version: Version | None = None

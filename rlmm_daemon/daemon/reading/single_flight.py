@@ -68,7 +68,7 @@ def _always(_work: Any) -> bool:
     return True
 
 
-class Hold(Generic[W]):
+class Share(Generic[W]):
     """One holder's share in a piece of work; released once, by the end of a `with`."""
 
     def __init__(self, work: W, release: Callable[[], None]) -> None:
@@ -123,7 +123,7 @@ class SingleFlight(Generic[K, W]):
         newest = islice(reversed(self._listed.get(key, {})), LOOKED_AT_MAX)
         return next(filter(fits, newest), None)
 
-    def join(self, key: K, begin: Callable[[], W]) -> Hold[W]:
+    def join(self, key: K, begin: Callable[[], W]) -> Share[W]:
         """Hold the work in progress, or begin it.
 
         Raises:
@@ -132,12 +132,12 @@ class SingleFlight(Generic[K, W]):
         work = self.find(key)
         return self.begin(key, begin()) if work is None else self.hold(work)
 
-    def hold(self, work: W) -> Hold[W]:
+    def hold(self, work: W) -> Share[W]:
         """Hold what was just found."""
         work.holders += 1
-        return Hold(work, lambda: self._let_go(work))
+        return Share(work, lambda: self._let_go(work))
 
-    def begin(self, key: K, work: W) -> Hold[W]:
+    def begin(self, key: K, work: W) -> Share[W]:
         """Begin and hold.
 
         Raises:

@@ -16,7 +16,7 @@ from rlmm_daemon.daemon.base.crash_guard import blamed
 from rlmm_daemon.daemon.base.fair_scheduler import FairScheduler
 from rlmm_daemon.daemon.base.services import Services
 from rlmm_daemon.daemon.socket import handlers
-from rlmm_daemon.daemon.socket.greeting import Identity
+from rlmm_daemon.daemon.socket.greeting import DaemonIdentity
 from rlmm_daemon.daemon.socket.limits import ServerOptions, ServerStats
 from rlmm_daemon.domain.errors import (
     Draining,
@@ -49,7 +49,7 @@ class Shared(msgspec.Struct):
 
     options: ServerOptions
     services: Services
-    identity: Identity
+    identity: DaemonIdentity
     tasks: asyncio.TaskGroup
     announcing: Announcing
     stats: ServerStats = msgspec.field(default_factory=ServerStats)

@@ -19,7 +19,7 @@ class Role(enum.Enum):
     BULK = "bulk"
 
 
-class Part(enum.Enum):
+class Plugin(enum.Enum):
     """Which of the broker's two plugins speaks."""
 
     METADATA = "metadata"
@@ -31,7 +31,7 @@ class Introduction(msgspec.Struct, frozen=True):
     """A `hello` that makes sense, whether or not it is for this daemon."""
 
     role: Role
-    part: Part
+    part: Plugin
     client: str
     cluster_id: str | None
     broker_id: int | None
@@ -41,7 +41,7 @@ class Introduction(msgspec.Struct, frozen=True):
     pid: int = 0
 
 
-class Identity(msgspec.Struct):
+class DaemonIdentity(msgspec.Struct):
     """Whose sidecar this daemon is. The cluster may become known later, and then stays."""
 
     broker_id: BrokerId
@@ -65,7 +65,7 @@ def introduce(params: HelloParams) -> Introduction:
             spoken=PROTOCOL_VERSION,
         )
     try:
-        role, part = Role(params.role), Part(params.part)
+        role, part = Role(params.role), Plugin(params.part)
     except ValueError as error:
         raise InvalidArgument(f"hello: {error}") from error
     if role is Role.BROKER:
@@ -80,19 +80,19 @@ def introduce(params: HelloParams) -> Introduction:
     )
 
 
-def _require_ids(params: HelloParams, part: Part) -> None:
+def _require_ids(params: HelloParams, part: Plugin) -> None:
     missing = [
         name
         for name in ("cluster_id", "broker_id", "broker_incarnation")
-        if getattr(params, name) is None and not (name == "cluster_id" and part is Part.STORAGE)
+        if getattr(params, name) is None and not (name == "cluster_id" and part is Plugin.STORAGE)
     ]
     if missing:
         raise InvalidArgument(f"hello of a broker lacks {', '.join(missing)}", missing=missing)
-    if part is Part.NONE:
+    if part is Plugin.NONE:
         raise InvalidArgument('hello of a broker needs a part: "metadata" or "storage"')
 
 
-def verify(introduction: Introduction, identity: Identity) -> None:
+def verify(introduction: Introduction, identity: DaemonIdentity) -> None:
     """Return quietly when the ids that were given are this daemon's; an unknown cluster passes.
 
     Raises:

@@ -16,7 +16,14 @@ from rlmm_daemon.daemon.base.announcing import Announcing
 from rlmm_daemon.daemon.base.services import Services
 from rlmm_daemon.daemon.socket.admission import Shared
 from rlmm_daemon.daemon.socket.bulk import BulkSession
-from rlmm_daemon.daemon.socket.greeting import Identity, Introduction, Part, Role, introduce, verify
+from rlmm_daemon.daemon.socket.greeting import (
+    DaemonIdentity,
+    Introduction,
+    Plugin,
+    Role,
+    introduce,
+    verify,
+)
 from rlmm_daemon.daemon.socket.limits import ServerOptions, ServerStats
 from rlmm_daemon.daemon.socket.listening import Listener
 from rlmm_daemon.daemon.socket.rights import peer_of
@@ -65,7 +72,7 @@ class Server:
         self._services = services
         self._event_log = event_log
         self._version = version
-        self._identity = Identity(broker_id, cluster_id)
+        self._identity = DaemonIdentity(broker_id, cluster_id)
         self._listener: Listener | None = None
         self._stop = asyncio.Event()
         self._accepting: asyncio.Task[None] | None = None
@@ -138,7 +145,7 @@ class Server:
         """Return whether the metadata manager of that incarnation of the broker is connected."""
         return any(
             each.introduction.role is Role.BROKER
-            and each.introduction.part is Part.METADATA
+            and each.introduction.part is Plugin.METADATA
             and each.introduction.incarnation_ms == incarnation_ms
             for each in self._sessions
         )
@@ -326,12 +333,12 @@ class Server:
         Not that of one who may announce nothing: the gate that it closes would not open again.
         """
         verify(introduction, self._identity)
-        if introduction.role is Role.BROKER and introduction.part is Part.STORAGE:
+        if introduction.role is Role.BROKER and introduction.part is Plugin.STORAGE:
             self._storage_incarnation_ms = introduction.incarnation_ms
         if (
             self._identity.cluster_id is not None
             and introduction.role is Role.BROKER
-            and introduction.part is Part.METADATA
+            and introduction.part is Plugin.METADATA
             and api.Right.WRITE in rights
         ):
             assert introduction.incarnation_ms is not None
@@ -342,7 +349,7 @@ class Server:
         """Close what other incarnations hold: one that is there all the same announces anew."""
         for session in tuple(self._sessions):
             known = session.introduction
-            metadata = known.role is Role.BROKER and known.part is Part.METADATA
+            metadata = known.role is Role.BROKER and known.part is Plugin.METADATA
             if metadata and known.incarnation_ms != incarnation_ms:
                 session.close(NotReady("another incarnation of the broker said hello"))
 

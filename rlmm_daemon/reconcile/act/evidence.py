@@ -19,7 +19,7 @@ from rlmm_daemon.reconcile.errors import Incomplete
 from rlmm_daemon.reconcile.judge import guards
 from rlmm_daemon.reconcile.read import log_reading
 from rlmm_daemon.reconcile.read.log_reading import LogView
-from rlmm_daemon.reconcile.schema import Kind
+from rlmm_daemon.reconcile.schema import RowKind
 
 #: Unaccepted rows of UNREADABLE that are worth naming; one is enough to refuse.
 UNREADABLE_MAX: Final = 100
@@ -102,7 +102,7 @@ def gathered(
     events.createOrReplaceTempView("recorded")
     tiles = spark.sql(f"""
         SELECT metadata_partition AS number, collect_list(struct(start_offset, offset)) AS tiles
-        FROM recorded WHERE kind = {int(Kind.READ)} GROUP BY metadata_partition
+        FROM recorded WHERE kind = {int(RowKind.READ)} GROUP BY metadata_partition
     """)  # noqa: S608 - our own constants
     read = {
         row["number"]: [(tile["start_offset"], tile["offset"]) for tile in row["tiles"]]
@@ -148,7 +148,7 @@ def _accepted_gaps(marker: BucketMarker | None, view: LogView) -> list[tuple[int
     ]
 
 
-def lost(spark: Any, accepted: Collection[tuple[int, int, int]]) -> list[guards.Lost]:
+def lost(spark: Any, accepted: Collection[tuple[int, int, int]]) -> list[guards.LostOffsets]:
     """Return what the recorded events lack and nobody accepted, by metadata partition."""
     known = spark.createDataFrame(sorted(accepted), "number int, begin bigint, behind bigint")
     known.createOrReplaceTempView("accepted_gaps")
@@ -157,11 +157,11 @@ def lost(spark: Any, accepted: Collection[tuple[int, int, int]]) -> list[guards.
             count(*) AS ranges, sum(offset - start_offset) AS offsets
         FROM recorded LEFT ANTI JOIN accepted_gaps
             ON metadata_partition = number AND begin <= start_offset AND offset <= behind
-        WHERE kind = {int(Kind.LOST)}
+        WHERE kind = {int(RowKind.LOST)}
         GROUP BY metadata_partition ORDER BY metadata_partition
     """)  # noqa: S608 - our own constants
     return [
-        guards.Lost(
+        guards.LostOffsets(
             row["metadata_partition"],
             LogRange(start=row["first"]["start_offset"], end=row["first"]["offset"]),
             row["ranges"],
@@ -203,7 +203,7 @@ def live(spark: Any, asked: Collection[tuple[int, int]]) -> dict[tuple[int, int]
                 max(IF(state = {int(S.DELETE_SEGMENT_STARTED)}, offset, NULL)) AS deleting,
                 max(IF(state = {int(S.DELETE_SEGMENT_FINISHED)}, offset, NULL)) AS deleted
             FROM recorded JOIN asked ON metadata_partition = number AND offset < at
-            WHERE kind = {int(Kind.SEGMENT)} GROUP BY number, at, segment_id
+            WHERE kind = {int(RowKind.SEGMENT)} GROUP BY number, at, segment_id
         )
         SELECT number, at, count(*) AS segments FROM segments
         WHERE begun IS NOT NULL
@@ -227,7 +227,7 @@ def epochs_of(presences: Mapping[str, Presence | None], view: LogView) -> set[tu
 
 def unaccepted(
     spark: Any, events: Any, accepted: Collection[tuple[int, int, str]]
-) -> list[guards.Unreadable]:
+) -> list[guards.UnreadableRecord]:
     """Return records that are no event and that nobody accepted, as many as are worth naming.
 
     The accepted ones go first: among those that are taken they would hide the others.
@@ -235,13 +235,13 @@ def unaccepted(
     known = spark.createDataFrame(
         sorted(accepted), "metadata_partition int, offset bigint, sha256 string"
     )
-    odd = events.where(f"kind = {int(Kind.UNREADABLE)}").selectExpr(
+    odd = events.where(f"kind = {int(RowKind.UNREADABLE)}").selectExpr(
         "metadata_partition", "offset", "detail", "split(detail, ' ')[0] AS sha256"
     )
     left = odd.join(known, ["metadata_partition", "offset", "sha256"], "left_anti")
     return [_unreadable(row) for row in left.take(UNREADABLE_MAX)]
 
 
-def _unreadable(row: Any) -> guards.Unreadable:
+def _unreadable(row: Any) -> guards.UnreadableRecord:
     sha256, _, reason = row["detail"].partition(" ")
-    return guards.Unreadable(row["metadata_partition"], row["offset"], sha256, reason)
+    return guards.UnreadableRecord(row["metadata_partition"], row["offset"], sha256, reason)

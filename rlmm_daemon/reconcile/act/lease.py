@@ -39,7 +39,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     expires_ms: CalendarMs
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class FoundLease(msgspec.Struct, frozen=True, kw_only=True):
     """The lease's object as it lies there."""
 
     etag: str
@@ -55,7 +55,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
         return self.lease.owner if self.lease else "somebody unknown"
 
 
-async def look(storage: RemoteStorage) -> Found | None:
+async def look(storage: RemoteStorage) -> FoundLease | None:
     """Return the lease as it is now, None if there never was one.
 
     One that claims to last longer than any may was written by a wrong clock: it counts from when
@@ -69,10 +69,10 @@ async def look(storage: RemoteStorage) -> Found | None:
     try:
         lease = control.decode(found.data, Lease, key=LEASE_KEY)
     except Malformed as error:
-        return Found(etag=found.etag, lease=None, damage=error.message, ends_ms=ends_ms)
+        return FoundLease(etag=found.etag, lease=None, damage=error.message, ends_ms=ends_ms)
     if row is not None:
         ends_ms = min(lease.expires_ms, ends_ms)
-    return Found(etag=found.etag, lease=lease, damage="", ends_ms=ends_ms)
+    return FoundLease(etag=found.etag, lease=lease, damage="", ends_ms=ends_ms)
 
 
 async def wait_out(
@@ -94,7 +94,7 @@ async def wait_out(
 
 async def take_away(
     storage: RemoteStorage,
-    found: Found,
+    found: FoundLease,
     *,
     by: str,
     fence: int,

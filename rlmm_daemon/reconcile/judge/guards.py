@@ -21,7 +21,7 @@ from rlmm_daemon.reconcile.read.log_reading import LogView
 SKEW_MS: Final = 300_000
 
 
-class Unreadable(msgspec.Struct, frozen=True):
+class UnreadableRecord(msgspec.Struct, frozen=True):
     """A record of the log that is no event, by place and by its bytes' SHA-256."""
 
     metadata_partition: int
@@ -30,7 +30,7 @@ class Unreadable(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Lost(msgspec.Struct, frozen=True):
+class LostOffsets(msgspec.Struct, frozen=True):
     """Offsets of one metadata partition that hold no record, and nobody vouches for them."""
 
     metadata_partition: int
@@ -52,9 +52,9 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     #: Metadata partition -> slices [begin, reached) that tasks say they have read, from the log or
     #: from a snapshot that the log confirms.
     read: Mapping[int, Iterable[tuple[int, int]]]
-    unreadable: Iterable[Unreadable] = ()
+    unreadable: Iterable[UnreadableRecord] = ()
     #: By metadata partition; losses that an operator accepted are left out.
-    lost: Iterable[Lost] = ()
+    lost: Iterable[LostOffsets] = ()
     #: Layouts that events name and that the marker does not have.
     layouts_unknown: tuple[int, ...] = ()
     #: Why control objects can't be read: one may say that something is to be left alone.

@@ -23,7 +23,7 @@ from rlmm_daemon.codec.marker import LayoutRow
 from rlmm_daemon.core.disposal.findings import LOG, Ages
 from rlmm_daemon.domain.segment import SegmentState as S
 from rlmm_daemon.reconcile.read import key_layouts
-from rlmm_daemon.reconcile.schema import Kind
+from rlmm_daemon.reconcile.schema import RowKind
 
 #: What `layout.object_key` makes, prefix apart; the last character of an id has 4 low zeros.
 _UUID: Final = "[A-Za-z0-9_-]{21}[AQgw]"
@@ -124,7 +124,7 @@ def hash_events(spark: Any, events: Any) -> Any:
     events.createOrReplaceTempView("recorded")
     return spark.sql(f"""
         SELECT *, xxhash64(segment_id) AS h
-        FROM recorded WHERE kind = {int(Kind.SEGMENT)}
+        FROM recorded WHERE kind = {int(RowKind.SEGMENT)}
     """)  # noqa: S608 - our own constants
 
 

@@ -12,7 +12,7 @@ from rlmm_daemon.domain.errors import Malformed
 from rlmm_daemon.domain.ids import uuid_text
 from rlmm_daemon.domain.partition_delete import PartitionDelete
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentSnapshot, SegmentUpdate
-from rlmm_daemon.reconcile.schema import EVENTS, Kind, batch
+from rlmm_daemon.reconcile.schema import EVENTS, RowKind, batch
 
 ROWS_PER_BATCH: Final = 20_000
 
@@ -34,11 +34,11 @@ class EventRows:
 
     def read_through(self, begin: int, next_offset: int) -> None:
         """Note that every offset of [begin, next_offset) was read or is no record."""
-        self._add(next_offset, kind=Kind.READ, start_offset=begin)
+        self._add(next_offset, kind=RowKind.READ, start_offset=begin)
 
     def lost(self, begin: int, end: int) -> None:
         """Note that [begin, end) holds no record, and that the log doesn't vouch for it."""
-        self._add(end, kind=Kind.LOST, start_offset=begin)
+        self._add(end, kind=RowKind.LOST, start_offset=begin)
 
     def add(self, offset: int, value: bytes | None) -> None:
         """Add one record; what is no event of this partition becomes an UNREADABLE row."""
@@ -68,7 +68,7 @@ class EventRows:
     def _partition_delete(self, offset: int, record: PartitionDelete) -> None:
         self._add(
             offset,
-            kind=Kind.PARTITION_DELETE,
+            kind=RowKind.PARTITION_DELETE,
             topic_id=uuid_text(record.partition.topic_id),
             topic=record.partition.topic,
             partition=record.partition.partition,
@@ -80,7 +80,7 @@ class EventRows:
     def _segment(self, offset: int, record: SegmentMetadata | SegmentUpdate) -> None:
         stored = custom_metadata.decode(record.custom_metadata)
         row: dict[str, Any] = {
-            "kind": Kind.SEGMENT,
+            "kind": RowKind.SEGMENT,
             "topic_id": uuid_text(record.partition.topic_id),
             "topic": record.partition.topic,
             "partition": record.partition.partition,
@@ -105,7 +105,7 @@ class EventRows:
 
     def _unreadable(self, offset: int, value: bytes, reason: str) -> None:
         digest = hashlib.sha256(value).hexdigest()
-        self._add(offset, kind=Kind.UNREADABLE, detail=f"{digest} {reason}")
+        self._add(offset, kind=RowKind.UNREADABLE, detail=f"{digest} {reason}")
 
     def _add(self, offset: int, **row: Any) -> None:
         row["metadata_partition"], row["offset"] = self._number, offset

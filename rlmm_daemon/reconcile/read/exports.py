@@ -43,11 +43,11 @@ def events(spark: Any, files: Iterable[str], partition_count: int) -> Any:
         _check(Path(path))
     # With their scheme: on YARN, for one, a bare path is HDFS's.
     found = spark.read.parquet(*(f"file://{Path(path).resolve()}" for path in paths))
-    return found.mapInArrow(Told(partition_count), ddl(EVENTS))
+    return found.mapInArrow(ExportReader(partition_count), ddl(EVENTS))
 
 
-class Told(msgspec.Struct, frozen=True):
-    """FairScheduler exported rows into events, in a task."""
+class ExportReader(msgspec.Struct, frozen=True):
+    """Turns exported rows into events, in a task."""
 
     partition_count: int
 

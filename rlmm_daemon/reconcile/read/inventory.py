@@ -41,7 +41,7 @@ class Report(msgspec.Struct, frozen=True):
     created_ms: int
 
 
-class Manifest(msgspec.Struct, frozen=True):
+class InventoryReport(msgspec.Struct, frozen=True):
     """What a report consists of, all of it there."""
 
     paths: tuple[str, ...]
@@ -50,7 +50,7 @@ class Manifest(msgspec.Struct, frozen=True):
     created_ms: int
 
 
-def manifest_of(file: str, *, bucket: str | None, now_ms: int) -> Manifest:
+def manifest_of(file: str, *, bucket: str | None, now_ms: int) -> InventoryReport:
     """Return a manifest whose data files lie below its own directory, each as it was written.
 
     `bucket` is the one that it has to be of; None: the storage is none.
@@ -71,7 +71,7 @@ def manifest_of(file: str, *, bucket: str | None, now_ms: int) -> Manifest:
     if created_ms > now_ms:
         raise Incomplete(f"{file} was made in the future: the age of every object would be wrong")
     paths = tuple(_whole(Path(file).parent, *part) for part in parts)
-    return Manifest(paths, form, columns, created_ms)
+    return InventoryReport(paths, form, columns, created_ms)
 
 
 def read(spark: Any, file: str, roots: Iterable[str], *, bucket: str | None, now_ms: int) -> Report:

@@ -10,7 +10,7 @@ from rlmm_daemon.domain.ids import uuid_text
 from rlmm_daemon.reconcile.errors import Incomplete
 from rlmm_daemon.reconcile.read import log_reading
 from rlmm_daemon.reconcile.read.log_reading import LogSlice, LogView
-from rlmm_daemon.reconcile.schema import Kind
+from rlmm_daemon.reconcile.schema import RowKind
 
 #: Ids of segments, as a frame.
 TOUCHED: Final = pa.schema([pa.field("segment_id", pa.string())])
@@ -75,9 +75,9 @@ def _named(
         for batch in log_reading.read(config, part):
             kinds = batch["kind"].to_pylist()
             for kind, segment_id in zip(kinds, batch["segment_id"].to_pylist(), strict=True):
-                if kind == Kind.UNREADABLE:
+                if kind == RowKind.UNREADABLE:
                     raise Incomplete(f"metadata partition {number} has a record that is no event")
-                if kind == Kind.LOST:
+                if kind == RowKind.LOST:
                     raise Incomplete(f"metadata partition {number} has lost records behind {begin}")
                 if segment_id is not None:
                     yield segment_id

@@ -34,7 +34,7 @@ HEADER_BYTES_MAX: Final = 64 * 1024
 EpochEnds = Callable[[Iterable[tuple[int, int]]], Mapping[tuple[int, int], EpochEnd]]
 
 
-class Cover(msgspec.Struct, frozen=True, kw_only=True):
+class SnapshotCover(msgspec.Struct, frozen=True, kw_only=True):
     """One snapshot that stands for offsets [0, next_offset) of its partition."""
 
     path: str
@@ -46,13 +46,13 @@ def covers(
     identity: LogIdentity,
     ranges: Mapping[int, LogRange],
     epoch_ends: EpochEnds,
-) -> dict[int, Cover]:
+) -> dict[int, SnapshotCover]:
     """Return a cover for each partition whose head is gone, where there is one.
 
     Tables are not read yet: `rows` checks them all.
     """
     trimmed = {number: known for number, known in ranges.items() if known.start > 0}
-    found: dict[int, Cover] = {}
+    found: dict[int, SnapshotCover] = {}
     if not trimmed:
         return found
     for directory in directories:
@@ -62,7 +62,7 @@ def covers(
                 continue
             best = found.get(header.metadata_partition)
             if best is None or best.header.next_offset < header.next_offset:
-                found[header.metadata_partition] = Cover(path=str(path), header=header)
+                found[header.metadata_partition] = SnapshotCover(path=str(path), header=header)
     pairs = {(number, cover.header.leader_epoch) for number, cover in found.items()}
     ends = epoch_ends(pairs) if pairs else {}
     return {

@@ -5,7 +5,7 @@ from typing import Any, Final
 import msgspec
 
 from rlmm_daemon.core.disposal.findings import Finding
-from rlmm_daemon.reconcile.schema import Kind
+from rlmm_daemon.reconcile.schema import RowKind
 
 OFFENDERS: Final = 50
 #: Of each kind.
@@ -70,7 +70,7 @@ def count(night: Night, spark: Any, *, objects: Any, events: Any, found: Any) ->
     there = objects.where("upload_id IS NULL AND NOT noncurrent")
     total = there.selectExpr("count(*)", "coalesce(sum(size), 0)").take(1)[0]
     night.objects, night.object_bytes = int(total[0]), int(total[1])
-    night.events = events.where(f"kind NOT IN ({int(Kind.READ)}, {int(Kind.LOST)})").count()
+    night.events = events.where(f"kind NOT IN ({int(RowKind.READ)}, {int(RowKind.LOST)})").count()
     found.createOrReplaceTempView("found")
     kinds = spark.sql("SELECT kind, count(*), sum(bytes) FROM found GROUP BY kind")
     night.findings = {row[0]: (int(row[1]), int(row[2] or 0)) for row in kinds.take(len(Finding))}

@@ -17,7 +17,7 @@ from rlmm_daemon.daemon.base.caller import Caller
 from rlmm_daemon.daemon.base.crash_guard import blame, blamed
 from rlmm_daemon.daemon.copying import copier as copiers
 from rlmm_daemon.daemon.copying import copy_job, late_objects, upload
-from rlmm_daemon.daemon.copying.progress import Kind, RollBack
+from rlmm_daemon.daemon.copying.progress import CopyKind, RollBack
 from rlmm_daemon.daemon.copying.sources import open_sources
 from rlmm_daemon.domain.errors import (
     Draining,
@@ -543,7 +543,7 @@ async def test_no_copy_begins_in_a_topic_whose_name_kafka_forbids(world, topic):
 
 
 async def test_a_copy_that_is_ended_before_it_ran_writes_nothing(world):
-    job = world.copier._job(Kind.WHOLE, RECORD, world.files, Caller.OPERATOR)
+    job = world.copier._job(CopyKind.WHOLE, RECORD, world.files, Caller.OPERATOR)
     job.stop(Draining())
     await asyncio.wait([job.outcome])
     assert isinstance(job.outcome.exception(), Draining)
@@ -614,7 +614,7 @@ async def test_copies_and_deletes_are_measured_and_none_is_in_flight_afterwards(
 
 async def test_a_brokers_copy_and_a_whole_one_of_one_segment_do_not_join(world):
     task = await in_flight(world)
-    with pytest.raises(Overloaded, match=Kind.DATA.value):
+    with pytest.raises(Overloaded, match=CopyKind.DATA.value):
         await world.copier.copy_segment(RECORD, world.files)
     world.storage.gate.set()
     await task

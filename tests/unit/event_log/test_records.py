@@ -45,7 +45,7 @@ def both_ways(batch, ahead=0):
     """Return what the parser says, which must be what the codec says."""
     buffer = bytes(ahead) + batch
     found = scan._batch_at(buffer, ahead)
-    assert isinstance(found, scan.Found)
+    assert isinstance(found, scan.FoundBatch)
     said = told(lambda: records.records_of(buffer, found, position=100))
     (judged,) = batches.split(batch, position=100 + ahead)
     assert said == told(lambda: batches.records_of(judged))

@@ -23,7 +23,7 @@ from rlmm_daemon.domain.segment import (
     SegmentUpdate,
 )
 from rlmm_daemon.reconcile.read.event_rows import EventRows
-from rlmm_daemon.reconcile.schema import Kind
+from rlmm_daemon.reconcile.schema import RowKind
 
 COUNT = 5
 WHOSE = TopicIdPartition(TopicId(b"t" * 16), "orders", 0)
@@ -70,9 +70,9 @@ def rows(value: bytes | None, number: int = NUMBER) -> list[dict[str, object]]:
 
 @pytest.mark.parametrize(
     ("value", "kind"),
-    [(STARTED, Kind.SEGMENT), (FINISHED, Kind.SEGMENT), (MARKED, Kind.PARTITION_DELETE)],
+    [(STARTED, RowKind.SEGMENT), (FINISHED, RowKind.SEGMENT), (MARKED, RowKind.PARTITION_DELETE)],
 )
-def test_an_event_is_a_row(value: bytes, kind: Kind) -> None:
+def test_an_event_is_a_row(value: bytes, kind: RowKind) -> None:
     (row,) = rows(value)
     assert (row["kind"], row["offset"], row["metadata_partition"]) == (kind, 7, NUMBER)
 
@@ -99,7 +99,7 @@ def test_what_is_no_event_is_named_by_its_hash(value: bytes | None, reason: str)
 def unreadable(value: bytes | None, reason: str, number: int = NUMBER) -> None:
     (row,) = rows(value, number)
     digest, _, told = str(row["detail"]).partition(" ")
-    assert (row["kind"], row["offset"]) == (Kind.UNREADABLE, 7)
+    assert (row["kind"], row["offset"]) == (RowKind.UNREADABLE, 7)
     assert digest == hashlib.sha256(value or b"").hexdigest()
     assert reason in told
     assert told

@@ -15,7 +15,14 @@ from rlmm_daemon.codec.marker import (
 )
 from rlmm_daemon.domain.ids import TopicId, uuid_text
 from rlmm_daemon.ports.event_log import EpochEnd, LogIdentity, LogRange
-from rlmm_daemon.reconcile.judge.guards import SKEW_MS, Evidence, Lost, Unreadable, reasons, still
+from rlmm_daemon.reconcile.judge.guards import (
+    SKEW_MS,
+    Evidence,
+    LostOffsets,
+    UnreadableRecord,
+    reasons,
+    still,
+)
 from rlmm_daemon.reconcile.read.log_reading import LogView
 
 TOPIC_ID = TopicId(bytes(range(16)))
@@ -91,7 +98,7 @@ def test_a_log_that_is_not_whole() -> None:
 
 
 def test_records_that_are_gone_out_of_the_middle_of_a_log() -> None:
-    lost = Lost(0, LogRange(start=3, end=9), 2, 7)
+    lost = LostOffsets(0, LogRange(start=3, end=9), 2, 7)
     assert "7 offsets in 2 ranges hold no record, from 3 to 9" in against(lost=[lost])
 
 
@@ -127,7 +134,7 @@ def test_a_log_that_was_not_read_whole(read: list[tuple[int, int]]) -> None:
 
 
 def test_an_unreadable_record_until_it_is_accepted() -> None:
-    odd = Unreadable(0, 7, SHA, "garbage")
+    odd = UnreadableRecord(0, 7, SHA, "garbage")
     assert f"accept-record 0 7 {SHA}" in against(unreadable=[odd])
     assert reasons(evidence(unreadable=[odd], accepted=frozenset({(0, 7, SHA)}))) == []
     assert "accept-record" in against(unreadable=[odd], accepted=frozenset({(0, 7, "cd" * 32)}))

@@ -32,8 +32,8 @@ from rlmm_daemon.reconcile.errors import Incomplete
 from rlmm_daemon.reconcile.read import log_files, log_reading, snapshots
 from rlmm_daemon.reconcile.read.log_files import Records
 from rlmm_daemon.reconcile.read.log_reading import LogSlice
-from rlmm_daemon.reconcile.read.snapshots import Cover
-from rlmm_daemon.reconcile.schema import Kind
+from rlmm_daemon.reconcile.read.snapshots import SnapshotCover
+from rlmm_daemon.reconcile.schema import RowKind
 from tests.reconcile.world import PARTITIONS, World
 from tests.support.compacting import compacted
 
@@ -74,7 +74,7 @@ def test_every_event_is_read_and_the_last_row_says_how_far(
     log: tuple[Config, LogSlice, list[Path]],
 ) -> None:
     config, part, _ = log
-    assert kinds(config, part) == [Kind.SEGMENT] * part.end + [Kind.READ]
+    assert kinds(config, part) == [RowKind.SEGMENT] * part.end + [RowKind.READ]
 
 
 @pytest.mark.parametrize("at", [0, 1, -1])
@@ -163,7 +163,7 @@ def test_a_slice_that_is_a_snapshots_says_of_when_it_is(
         partition_count=PARTITIONS, partitioner_id=0, next_offset=9, leader_epoch=0,
         created_at_ms=7,
     )  # fmt: skip
-    cover = Cover(path="x.snapshot", header=header)
+    cover = SnapshotCover(path="x.snapshot", header=header)
     monkeypatch.setattr(snapshots, "covers", lambda *_: {part.number: cover})
     first, *others = log_reading.slices(config, log_reading.view(config), 1_000)
     assert (first.snapshot, first.end, first.snapshot_ms) == ("x.snapshot", 9, 7)
@@ -279,7 +279,7 @@ def test_a_partition_that_loses_its_leader_is_followed_again_from_where_it_was_l
     moving.ends = [StorageUnavailable("no leader")] * 2
     rows = [row for each in log_reading.read(parse(KAFKA), PART) for row in each.to_pylist()]
     assert [row["offset"] for row in rows] == [*range(2, 10), 10]
-    assert rows[-1]["kind"] == Kind.READ
+    assert rows[-1]["kind"] == RowKind.READ
     assert moving.followed == [2, 5, 8]
     assert moving.epochs == [NO_EPOCH, 1, 1], "each is held against where the last one ended"
 
@@ -321,7 +321,7 @@ def test_offsets_that_nobody_vouches_for_are_told_with_the_slice_that_they_are_i
     def told(begin: int, end: int) -> list[tuple[int, int]]:
         part = replace(PART, begin=begin, end=end)
         rows = [row for each in log_reading.read(parse(KAFKA), part) for row in each.to_pylist()]
-        return [(r["start_offset"], r["offset"]) for r in rows if r["kind"] == Kind.LOST]
+        return [(r["start_offset"], r["offset"]) for r in rows if r["kind"] == RowKind.LOST]
 
     assert told(2, 10) == [(2, 4), (6, 8), (9, 10)]
     assert told(2, 7) == [(2, 4)], "the log answers in steps: the rest is another slice's"
@@ -392,16 +392,16 @@ def test_what_a_repair_could_not_save_of_an_embedded_log_is_told(
     data[70] ^= 1
     files[1].write_bytes(data)
     repaired(config, part.number)
-    assert kinds(config, part).count(Kind.LOST) == 1
+    assert kinds(config, part).count(RowKind.LOST) == 1
     (lost,) = (
         (row["start_offset"], row["offset"])
         for rows in log_reading.read(config, part)
         for row in rows.to_pylist()
-        if row["kind"] == Kind.LOST
+        if row["kind"] == RowKind.LOST
     )
     assert lost == (first, first + 1)
     behind = replace(part, begin=first + 1)
-    assert Kind.LOST not in kinds(config, behind)
+    assert RowKind.LOST not in kinds(config, behind)
 
 
 class Killed(Exception):  # the name says what happens
@@ -440,9 +440,11 @@ def test_what_a_compaction_dropped_is_neither_there_nor_lost(churned: tuple[Conf
     parts = [part for part in log_reading.slices(config, seen, 50) if part.number == number]
     assert len(parts) > 3
     found = [kind for part in parts for kind in kinds(config, part)]
-    assert set(found) == {Kind.SEGMENT, Kind.READ}
-    assert found.count(Kind.READ) == len(parts)
-    assert 8 <= found.count(Kind.SEGMENT) < 20, "the live ones, and those who made highest offsets"
+    assert set(found) == {RowKind.SEGMENT, RowKind.READ}
+    assert found.count(RowKind.READ) == len(parts)
+    assert 8 <= found.count(RowKind.SEGMENT) < 20, (
+        "the live ones, and those who made highest offsets"
+    )
 
 
 def test_a_log_that_is_compacted_between_two_slices_is_an_error(
@@ -458,7 +460,7 @@ def test_a_log_that_is_compacted_between_two_slices_is_an_error(
         with pytest.raises(Incomplete, match="compacted while it was read"):
             kinds(config, part)
     tail = replace(first, compacted=None)
-    assert Kind.READ in kinds(config, tail)
+    assert RowKind.READ in kinds(config, tail)
 
 
 def test_epochs_end_where_they_did_before_a_compaction(churned: tuple[Config, int]) -> None:

@@ -33,7 +33,7 @@ from rlmm_daemon.reconcile.errors import Incomplete
 from rlmm_daemon.reconcile.judge import verdicts
 from rlmm_daemon.reconcile.read import snapshots
 from rlmm_daemon.reconcile.read.event_rows import EventRows
-from rlmm_daemon.reconcile.schema import Kind
+from rlmm_daemon.reconcile.schema import RowKind
 
 S = SegmentState
 LOG_ID = TopicId(bytes(range(16)))
@@ -96,7 +96,7 @@ def last_words(batches: Iterator[pa.RecordBatch]) -> dict[str, Segment]:
     groups: dict[str, list[dict[str, Any]]] = {}
     for batch in batches:
         for row in batch.to_pylist():
-            if row["kind"] == Kind.SEGMENT:
+            if row["kind"] == RowKind.SEGMENT:
                 groups.setdefault(row["segment_id"], []).append(row)
     return {
         name: last_word(verdicts._told(row) for row in sorted(rows, key=lambda row: row["offset"]))
@@ -118,7 +118,7 @@ def test_a_snapshot_says_what_the_log_said_of_every_segment_that_is_left(file: P
 
 def test_its_last_row_says_how_far_it_reaches(file: Path) -> None:
     row = [*snapshots.rows(str(file), NUMBER, len(history()), 1)][-1].to_pylist()[-1]
-    assert (row["kind"], row["start_offset"], row["offset"]) == (Kind.READ, 0, len(history()))
+    assert (row["kind"], row["start_offset"], row["offset"]) == (RowKind.READ, 0, len(history()))
 
 
 IDENTITY = LogIdentity(cluster_id="c", topic_id=LOG_ID, partition_count=1)

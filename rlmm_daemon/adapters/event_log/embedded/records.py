@@ -9,7 +9,7 @@ import importlib
 import threading
 from typing import Any, Final
 
-from rlmm_daemon.adapters.event_log.embedded.scan import Found
+from rlmm_daemon.adapters.event_log.embedded.scan import FoundBatch
 from rlmm_daemon.codec import batches
 
 #: Offset and value; None is a tombstone.
@@ -44,7 +44,7 @@ class Compiled:
 compiled: Final = Compiled()
 
 
-def records_of(buffer: bytes, found: Found, *, position: int) -> list[Pair]:
+def records_of(buffer: bytes, found: FoundBatch, *, position: int) -> list[Pair]:
     """Return a batch's records, ascending; `position` is that of `buffer` in its file.
 
     Raises:
@@ -58,7 +58,7 @@ def records_of(buffer: bytes, found: Found, *, position: int) -> list[Pair]:
     return batches.records_of(judged)
 
 
-def _rows(batch: Any, found: Found) -> list[Pair] | None:
+def _rows(batch: Any, found: FoundBatch) -> list[Pair] | None:
     """Return the records if they are as this log writes them; None: `codec.batches` has to say."""
     if batch.is_control_batch or batch.compression_type:
         return None
@@ -77,7 +77,7 @@ def _rows(batch: Any, found: Found) -> list[Pair] | None:
     return rows if whole else None
 
 
-def _ascend(rows: list[Pair], found: Found) -> bool:
+def _ascend(rows: list[Pair], found: FoundBatch) -> bool:
     behind = found.base_offset
     for offset, _ in rows:
         if offset < behind:

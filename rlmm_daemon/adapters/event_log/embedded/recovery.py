@@ -181,7 +181,7 @@ async def _history(
         with suppress(FileNotFoundError):
             entries = epochs.decode(await disk.read(f"{directory}/{files.EPOCHS_NAME}"))
     history = EpochHistory(entry for entry in entries or () if entry[1] < bases[-1])
-    batches: list[scan.Found] = []
+    batches: list[scan.FoundBatch] = []
     for base in bases[:-1] if entries is None else ():
         path = files.segment_path(directory, base)
         batches += scan.walk(await files.read_segment(disk, path), base).found

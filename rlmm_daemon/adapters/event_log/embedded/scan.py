@@ -26,7 +26,7 @@ _SEARCH_STEP: Final = bytes([MAGIC])
 _BLANK_STEP: Final = 4096
 
 
-class Found(NamedTuple):
+class FoundBatch(NamedTuple):
     """One valid batch in a buffer."""
 
     position: int
@@ -46,7 +46,7 @@ class Found(NamedTuple):
 class Walk(msgspec.Struct, frozen=True, kw_only=True):
     """The valid batches in a row, and why the row ended at `stop`."""
 
-    found: list[Found]
+    found: list[FoundBatch]
     stop: int
     #: The offset that a batch at `stop` would have to begin with.
     next_offset: int
@@ -58,7 +58,7 @@ class Walk(msgspec.Struct, frozen=True, kw_only=True):
 
 def walk(buffer: bytes, next_offset: int, *, begin: int = 0, bytes_max: int | None = None) -> Walk:
     """Return the valid batches from `begin` in the buffer on, at most about `bytes_max` of them."""
-    found: list[Found] = []
+    found: list[FoundBatch] = []
     position, limit = begin, len(buffer)
     if bytes_max is not None:
         limit = min(limit, begin + bytes_max)
@@ -96,7 +96,7 @@ def skip_to(buffer: bytes, next_offset: int, wanted: int, *, begin: int) -> tupl
 
 def valid_behind(
     buffer: bytes, position: int, next_offset: int, *, end: int | None = None
-) -> Found | None:
+) -> FoundBatch | None:
     """Return the valid batch behind `position` that the log goes on with: proof of no torn tail.
 
     A base offset lies outside the CRC, so a batch that no other agrees with is believed only as far
@@ -104,7 +104,7 @@ def valid_behind(
     to, or beyond the file's `end` where that is known, is damage as well.
     """
     last = next_offset + _GAP_MAX if end is None else min(next_offset + _GAP_MAX, end - 1)
-    alone: list[Found] = []
+    alone: list[FoundBatch] = []
     past = position
     for candidate in _candidates(buffer, position + 1):
         batch = _batch_at(buffer, candidate) if candidate >= past else ""
@@ -114,7 +114,7 @@ def valid_behind(
         if next_offset < batch.base_offset <= last:
             alone.append(batch)
             after = _batch_at(buffer, past)
-            if isinstance(after, Found) and after.base_offset == batch.next_offset:
+            if isinstance(after, FoundBatch) and after.base_offset == batch.next_offset:
                 break
     believed = None
     for batch in reversed(alone):
@@ -140,7 +140,7 @@ def _candidates(buffer: bytes, begin: int) -> Iterator[int]:
         at = buffer.find(_SEARCH_STEP, at + 1)
 
 
-def _batch_at(buffer: bytes, position: int) -> Found | str:
+def _batch_at(buffer: bytes, position: int) -> FoundBatch | str:
     """Return the batch, or why there is none."""
     if len(buffer) - position < HEADER_BYTES:
         return "a batch header is cut short"
@@ -156,10 +156,12 @@ def _batch_at(buffer: bytes, position: int) -> Found | str:
     if crc32c(memoryview(buffer)[position + CRC_FROM : end]) != crc:
         return "the batch's CRC does not fit"
     compacted = bool(attributes & COMPACTED)
-    return Found(position, size, base, base + delta + 1, epoch, compacted)
+    return FoundBatch(position, size, base, base + delta + 1, epoch, compacted)
 
 
-def _stopped(buffer: bytes, found: list[Found], position: int, offset: int, *, reason: str) -> Walk:
+def _stopped(
+    buffer: bytes, found: list[FoundBatch], position: int, offset: int, *, reason: str
+) -> Walk:
     if is_blank(buffer, position):
         return Walk(found=found, stop=position, next_offset=offset)
     claimed = 0

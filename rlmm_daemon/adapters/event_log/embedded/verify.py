@@ -26,7 +26,7 @@ MISPLACED: Final = (
 )
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+class FileFinding(msgspec.Struct, frozen=True, kw_only=True):
     """One place that does not hold what it should."""
 
     file: str
@@ -50,7 +50,7 @@ class PartitionReport(msgspec.Struct, kw_only=True):
     dropped: int = 0
     #: Zeros behind the newest file's end: room made ahead, cut off by a clean stop or a seal.
     preallocated_bytes: int = 0
-    findings: list[Finding] = msgspec.field(default_factory=list)
+    findings: list[FileFinding] = msgspec.field(default_factory=list)
 
 
 class Piece(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +59,7 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
     position: int
     end: int
     next_offset: int
-    found: list[scan.Found]
+    found: list[scan.FoundBatch]
     #: Empty for a valid run.
     reason: str
 
@@ -78,7 +78,7 @@ async def verify(disk: Disk, directory: str, partition_count: int) -> list[Parti
         # Where directories changed places, what one lacks is in the other: nothing to repair.
         if clean is not None and report.range.end < clean.next_offset and not mixed_up:
             home = files.partition_directory(directory, report.partition)
-            missing = Finding(
+            missing = FileFinding(
                 file=files.segment_path(home, clean.base_offset),
                 position=0,
                 reason=ended_before(clean, report.range.end),
@@ -130,17 +130,19 @@ def pieces(buffer: bytes, base_offset: int, *, end: int | None = None) -> Iterat
 
 def _strangers(
     path: str, buffer: bytes, base: int, partition: MetadataPartition, *, partition_count: int
-) -> Iterator[Finding]:
+) -> Iterator[FileFinding]:
     """Yield each batch of another metadata partition, whose events every reader passes over."""
     for piece in pieces(buffer, base):
         for found in piece.found:
             owner = _owner(buffer, found, partition_count)
             if owner not in (None, partition):
                 reason = f"the events from offset {found.base_offset} on are of partition {owner}"
-                yield Finding(file=path, position=found.position, reason=reason, kind="misplaced")
+                yield FileFinding(
+                    file=path, position=found.position, reason=reason, kind="misplaced"
+                )
 
 
-def _owner(buffer: bytes, found: scan.Found, partition_count: int) -> MetadataPartition | None:
+def _owner(buffer: bytes, found: scan.FoundBatch, partition_count: int) -> MetadataPartition | None:
     """Return whose the first event of a batch is, for all of one are the same partition's."""
     with suppress(LogCorrupt):
         for _, value in records_of(buffer, found, position=0):
@@ -169,7 +171,7 @@ def _judge_file(
         if piece.reason:
             torn = after is None and piece.end == len(buffer)
             report.findings.append(
-                Finding(
+                FileFinding(
                     file=path,
                     position=piece.position,
                     reason=piece.reason,
@@ -185,5 +187,5 @@ def _judge_file(
             if offset < after
             else "zeros follow the last batch of a file that is no longer written"
         )
-        report.findings.append(Finding(file=path, position=end, reason=reason, kind="corrupt"))
+        report.findings.append(FileFinding(file=path, position=end, reason=reason, kind="corrupt"))
     return after

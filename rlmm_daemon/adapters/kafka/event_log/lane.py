@@ -22,14 +22,14 @@ _SEQUENCES: Final = 2**31
 _RECORD_OVERHEAD: Final = 21
 
 
-class Identity(msgspec.Struct, frozen=True):
+class ProducerIdentity(msgspec.Struct, frozen=True):
     """What the brokers know an idempotent producer by."""
 
     producer_id: int
     producer_epoch: int
 
 
-class Entry(msgspec.Struct, eq=False):
+class QueuedRecord(msgspec.Struct, eq=False):
     """One record and whoever is to be told of it."""
 
     value: bytes
@@ -38,11 +38,11 @@ class Entry(msgspec.Struct, eq=False):
     deadline: float
 
 
-class Batch(msgspec.Struct, eq=False):
+class QueuedBatch(msgspec.Struct, eq=False):
     """Records that share a fate."""
 
     data: bytes
-    entries: list[Entry]
+    entries: list[QueuedRecord]
     #: Some attempt ended without the leader's word that nothing was written.
     maybe_written: bool = False
 
@@ -59,9 +59,9 @@ class Lane(msgspec.Struct, eq=False):
     #: A topic that is created again gets new lanes: nothing meant for the old one enters it.
     topic_id: TopicId
     batch_bytes_max: int
-    waiting: deque[Entry] = msgspec.field(default_factory=deque)
-    batch: Batch | None = None
-    identity: Identity | None = None
+    waiting: deque[QueuedRecord] = msgspec.field(default_factory=deque)
+    batch: QueuedBatch | None = None
+    identity: ProducerIdentity | None = None
     sequence: int = 0
     #: Queued at a sender, being sent, or waiting for another attempt or for more records.
     busy: bool = False
@@ -89,12 +89,12 @@ class Lane(msgspec.Struct, eq=False):
         """
         return self.read is None or len(self.waiting) >= self.end - self.read
 
-    def next_batch(self, now_ms: int) -> Batch | None:
+    def next_batch(self, now_ms: int) -> QueuedBatch | None:
         """Return the batch to send: the one under way again, else one of what waits."""
         if self.batch is None and self.waiting:
             assert self.identity is not None, "asked for before"
             entries = self._take()
-            self.batch = Batch(self._encode(entries, self.identity, now_ms), entries)
+            self.batch = QueuedBatch(self._encode(entries, self.identity, now_ms), entries)
         return self.batch
 
     def written(self, base_offset: int) -> None:
@@ -129,20 +129,20 @@ class Lane(msgspec.Struct, eq=False):
         """Nothing of the batch was written: let it be cut anew."""
         self.waiting.extendleft(reversed(self._leave().entries))
 
-    def expire(self, now: float) -> list[Entry]:
+    def expire(self, now: float) -> list[QueuedRecord]:
         """Take out and return what waited past its deadline and was never sent."""
         gone = []
         while self.waiting and self.waiting[0].deadline <= now:
             gone.append(self.waiting.popleft())
         return gone
 
-    def _leave(self) -> Batch:
+    def _leave(self) -> QueuedBatch:
         batch, self.batch = self.batch, None
         assert batch is not None, "there is a batch under way"
         self.failures = 0
         return batch
 
-    def _take(self) -> list[Entry]:
+    def _take(self) -> list[QueuedRecord]:
         entries = [self.waiting.popleft()]
         size = len(entries[0].value)
         while self.waiting and len(entries) < BATCH_RECORDS_MAX:
@@ -152,7 +152,9 @@ class Lane(msgspec.Struct, eq=False):
             entries.append(self.waiting.popleft())
         return entries
 
-    def _encode(self, entries: list[Entry], identity: Identity, now_ms: int) -> bytes:
+    def _encode(
+        self, entries: list[QueuedRecord], identity: ProducerIdentity, now_ms: int
+    ) -> bytes:
         size = sum(len(entry.value) + 2 * _RECORD_OVERHEAD for entry in entries) + 1024
         builder = DefaultRecordBatchBuilder(
             _MAGIC, 0, 0, identity.producer_id, identity.producer_epoch, self.sequence, size

@@ -26,7 +26,12 @@ from rlmm_daemon.adapters.kafka.connection.requests import (
     Pinned,
     ProduceByName,
 )
-from rlmm_daemon.adapters.kafka.event_log.lane import Batch, Entry, Identity, Lane
+from rlmm_daemon.adapters.kafka.event_log.lane import (
+    Lane,
+    ProducerIdentity,
+    QueuedBatch,
+    QueuedRecord,
+)
 from rlmm_daemon.domain.backoff import Backoff
 from rlmm_daemon.domain.errors import (
     Draining,
@@ -117,7 +122,7 @@ class Producer:
             raise Overloaded(f"{len(lane.waiting)} records wait", limit="pending_records_max")
         loop = asyncio.get_running_loop()
         seconds = self._config.delivery_timeout_ms / 1000
-        lane.waiting.append(Entry(value, told, loop.time() + seconds))
+        lane.waiting.append(QueuedRecord(value, told, loop.time() + seconds))
         if not lane.busy:
             lane.busy = True
             if lane.ripe:  # what is found out then, nobody is told from within here
@@ -255,7 +260,7 @@ class Producer:
         return list(results.items())
 
     async def _ask(
-        self, connection: Connection, sent: list[tuple[Lane, Batch]]
+        self, connection: Connection, sent: list[tuple[Lane, QueuedBatch]]
     ) -> dict[int, tuple[Any, ...]]:
         timeout_ms = self._config.request_timeout_ms or self._client.config.request_timeout_ms
         request: Pinned
@@ -279,7 +284,7 @@ class Producer:
         request = InitProducerId(None, 0, NO_TAGS)
         answer = await connection.ask(request, timeout_seconds=self._client.request_seconds)
         if not answer.error:
-            lane.identity = Identity(answer.producer_id, answer.producer_epoch)
+            lane.identity = ProducerIdentity(answer.producer_id, answer.producer_epoch)
             return
         error = error_of(answer.error, "asking for a producer id")
         if reaction_to(answer.error) is not Reaction.REFUSED:
@@ -288,13 +293,13 @@ class Producer:
         for entry in lane.expire(float("inf")):
             entry.tell(error)
 
-    def _next_batch(self, lane: Lane) -> Batch | None:
+    def _next_batch(self, lane: Lane) -> QueuedBatch | None:
         return lane.next_batch(self._clock.now_ms())
 
     # What became of it.
 
     def _judge(
-        self, lane: Lane, batch: Batch, code: int, base_offset: int, *, message: str | None
+        self, lane: Lane, batch: QueuedBatch, code: int, base_offset: int, *, message: str | None
     ) -> RlmmError | None:
         """Tell the writers what is certain; return what another attempt might cure."""
         if code == 0 and base_offset >= 0:
@@ -317,7 +322,7 @@ class Producer:
         return None
 
     def _refused(
-        self, lane: Lane, batch: Batch, reaction: Reaction, error: RlmmError
+        self, lane: Lane, batch: QueuedBatch, reaction: Reaction, error: RlmmError
     ) -> RlmmError | None:
         """The leader's word at the first attempt: nothing of it was written."""
         self._note(error)

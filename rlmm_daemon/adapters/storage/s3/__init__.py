@@ -22,7 +22,7 @@ from rlmm_daemon.adapters.storage.s3.probe import Probe, policy
 from rlmm_daemon.adapters.storage.s3.rates import TokenBucket
 from rlmm_daemon.adapters.storage.s3.reading import Reader
 from rlmm_daemon.adapters.storage.s3.retries import Stats
-from rlmm_daemon.adapters.storage.s3.upload import Row, SegmentUpload, Tools
+from rlmm_daemon.adapters.storage.s3.upload import Row, SegmentUpload, UploadTools
 from rlmm_daemon.core.storage.layout import Layout
 from rlmm_daemon.domain.errors import RlmmError
 from rlmm_daemon.ports.storage import (
@@ -56,7 +56,7 @@ class S3Storage:
         self._copy_rate = TokenBucket(options.rates.copy_bytes_per_second)
         self._fetch_rate = TokenBucket(options.rates.fetch_bytes_per_second)
         self._ranges = RangeReader(self._client, self._fetch_rate)
-        self._tools = Tools(
+        self._tools = UploadTools(
             client=self._client,
             reader=self._reader,
             leftovers=self._leftovers,

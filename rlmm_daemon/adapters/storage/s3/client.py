@@ -27,7 +27,7 @@ from rlmm_daemon import __version__
 from rlmm_daemon.adapters.storage.s3.credentials import ReloadableCredentials, session_with
 from rlmm_daemon.adapters.storage.s3.late_deletes import LateDeletes
 from rlmm_daemon.adapters.storage.s3.options import S3Options
-from rlmm_daemon.adapters.storage.s3.retries import Call, Gate, Rim
+from rlmm_daemon.adapters.storage.s3.retries import Gate, Rim, S3Call
 from rlmm_daemon.domain.errors import StorageUnavailable
 
 #: S3 signs for a region even where there is none.
@@ -120,7 +120,7 @@ class Client:
             RlmmError: as `errors.judge` says.
         """
         await self._connected()
-        call = Call(
+        call = S3Call(
             name=name,
             key=key,
             seconds=self.options.call_seconds(size),

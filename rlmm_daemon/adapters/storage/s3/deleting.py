@@ -13,7 +13,7 @@ from rlmm_daemon.adapters.storage.s3.client import Client
 from rlmm_daemon.adapters.storage.s3.errors import (
     VENDOR_ERRORS,
     Remedy,
-    Verdict,
+    Translated,
     code_of,
     judge,
     status_of,
@@ -129,7 +129,7 @@ def _outcome(client: Client, key: str, row: Any) -> RlmmError | None:
     )
 
 
-def _judged(client: Client, row: Any) -> Verdict:
+def _judged(client: Client, row: Any) -> Translated:
     return judge(_error(row), "DeleteObject", bucket=client.options.bucket)
 
 

@@ -43,7 +43,7 @@ class Remedy(enum.Enum):
     RELOAD = "reload"
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class Translated(msgspec.Struct, frozen=True, kw_only=True):
     """Our error for one of theirs."""
 
     error: RlmmError
@@ -159,17 +159,17 @@ def status_of(error: BaseException) -> int:
     return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
-def judge(error: BaseException, call: str, *, bucket: str, key: str = "") -> Verdict:
+def judge(error: BaseException, call: str, *, bucket: str, key: str = "") -> Translated:
     """Return our error and what may help. `call` is S3's name of the operation.
 
     `fields["reason"]` is one word for programs; `retry` is False where only a person can help.
     Nothing of the request's headers, so no secret, is repeated.
     """
     if isinstance(error, RlmmError):
-        return Verdict(error=error, remedy=Remedy.NONE)
+        return Translated(error=error, remedy=Remedy.NONE)
     if code_of(error) == "NoSuchKey":
         missing = ObjectMissing(f"{key} is not in the storage", key=key)
-        return Verdict(error=missing, remedy=Remedy.NONE)
+        return Translated(error=missing, remedy=Remedy.NONE)
     row = _row(error)
     text = f"{call} in bucket {bucket!r}: {row.text}{_detail(error)}"
     fields: dict[str, Any] = {"reason": row.reason, "call": call}
@@ -179,7 +179,7 @@ def judge(error: BaseException, call: str, *, bucket: str, key: str = "") -> Ver
         fields["region"] = region
         text += f"; its region is {region}"
     kind = StorageFull if row is _FULL else StorageUnavailable
-    return Verdict(
+    return Translated(
         error=kind(text, **fields),
         remedy=row.remedy,
         retry_after=_retry_after(error),

@@ -32,7 +32,7 @@ RATION_BYTES: Final = 64 * 1024
 _REFUSALS: Final = frozenset({400, 401, 403})
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class FoundObject(msgspec.Struct, frozen=True, kw_only=True):
     """An object as HEAD describes it."""
 
     size: int
@@ -40,12 +40,12 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     crc32c: int | None
 
 
-async def head(client: Client, key: str) -> Found | None:
+async def head(client: Client, key: str) -> FoundObject | None:
     """Return an object's size and checksum, None if it is certainly absent; for use in a call.
 
     A 404 of an object that a GET finds is asked again: only HEAD tells the checksum.
     """
-    found: Found | None = None
+    found: FoundObject | None = None
     for _ in range(HEADS_MAX):
         try:
             answer = await client.s3.head_object(**client.where(key), ChecksumMode="ENABLED")
@@ -59,21 +59,23 @@ async def head(client: Client, key: str) -> Found | None:
             if status_of(error) in _REFUSALS:
                 await _size_by_get(client, key)
             raise
-        return Found(size=length_told(answer), crc32c=checksum_value(answer.get("ChecksumCRC32C")))
+        return FoundObject(
+            size=length_told(answer), crc32c=checksum_value(answer.get("ChecksumCRC32C"))
+        )
     return found
 
 
-async def _size_by_get(client: Client, key: str) -> Found | None:
+async def _size_by_get(client: Client, key: str) -> FoundObject | None:
     try:
         answer = await SdkTransport(client).get(key, 0, 1, "")
     except VENDOR_ERRORS as error:
         if code_of(error) == "NoSuchKey":
             return None
         if code_of(error) == "InvalidRange":
-            return Found(size=0, crc32c=None)
+            return FoundObject(size=0, crc32c=None)
         raise
     answer.close()
-    return Found(size=answer.total, crc32c=None)
+    return FoundObject(size=answer.total, crc32c=None)
 
 
 class _Place(msgspec.Struct):

@@ -31,7 +31,7 @@ PIECE_BYTES: Final = 128 * 1024
 JOINS_AT_ONCE: Final = 64
 
 
-class Part(msgspec.Struct, frozen=True):
+class MemoryPart(msgspec.Struct, frozen=True):
     """Bytes of a source in memory, and their checksum."""
 
     blocks: Sequence[bytes]
@@ -45,7 +45,7 @@ class Reader:
     def __init__(self, threads_max: int) -> None:
         self._threads = copying_threads(threads_max, "storage.s3")
 
-    async def part(self, source: Source, offset: int, length: int) -> Part:
+    async def part(self, source: Source, offset: int, length: int) -> MemoryPart:
         """Return a piece of the source.
 
         Raises:
@@ -184,7 +184,7 @@ class Body:
         self._told = 0
 
 
-async def blocks_of(part: Part) -> AsyncIterator[bytes]:
+async def blocks_of(part: MemoryPart) -> AsyncIterator[bytes]:
     """Yield a part's blocks."""
     for block in part.blocks:
         yield block
@@ -274,14 +274,14 @@ async def joined_parts(checksums: Sequence[int], part_size: int, size: int) -> i
     return whole
 
 
-def _part(source: Source, offset: int, length: int) -> Part:
+def _part(source: Source, offset: int, length: int) -> MemoryPart:
     blocks = _blocks(source, offset, length)
     if blocks != _blocks(source, offset, length):
         raise ChecksumMismatch("the source changed while it was read")
     found = 0
     for block in blocks:
         found = crc32c(block, found)
-    return Part(blocks, length, found)
+    return MemoryPart(blocks, length, found)
 
 
 def _blocks(source: Source, offset: int, length: int) -> list[bytes]:

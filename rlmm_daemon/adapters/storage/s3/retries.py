@@ -15,7 +15,7 @@ from typing import Final, Protocol, TypeVar
 import msgspec
 import structlog
 
-from rlmm_daemon.adapters.storage.s3.errors import VENDOR_ERRORS, Remedy, Verdict, judge
+from rlmm_daemon.adapters.storage.s3.errors import VENDOR_ERRORS, Remedy, Translated, judge
 from rlmm_daemon.domain.errors import RlmmError
 
 BACK_OFF_SECONDS: Final = 0.1
@@ -132,7 +132,7 @@ class Gate:
                 place.set_result(None)
 
 
-class Call(msgspec.Struct, frozen=True, kw_only=True):
+class S3Call(msgspec.Struct, frozen=True, kw_only=True):
     """What is called, for limits and for words."""
 
     #: S3's name of the operation.
@@ -174,7 +174,7 @@ class Rim:
         self.budget = RetryBudget()
         self.stats = Stats()
 
-    async def run(self, call: Call, gate: Gate, work: Callable[[], Awaitable[T]]) -> T:
+    async def run(self, call: S3Call, gate: Gate, work: Callable[[], Awaitable[T]]) -> T:
         """Return what `work` returns.
 
         Raises:
@@ -183,7 +183,7 @@ class Rim:
         for number in itertools.count(1):
             generation = self._credentials.generation
             verdict = await self._attempt(call, gate, work)
-            if not isinstance(verdict, Verdict):
+            if not isinstance(verdict, Translated):
                 return verdict[0]
             if number >= call.attempts_max or not await self._worth_it(verdict, generation):
                 raise verdict.error
@@ -212,8 +212,8 @@ class Rim:
         return float(pause * self._rng.uniform(0.5, 1.0))
 
     async def _attempt(
-        self, call: Call, gate: Gate, work: Callable[[], Awaitable[T]]
-    ) -> tuple[T] | Verdict:
+        self, call: S3Call, gate: Gate, work: Callable[[], Awaitable[T]]
+    ) -> tuple[T] | Translated:
         try:
             # The gate's wait is bounded by the deadlines of those inside, not by ours.
             async with gate.turn(), asyncio.timeout(call.seconds) as deadline:
@@ -233,7 +233,7 @@ class Rim:
         gate.succeeded()
         return (result,)
 
-    def _count(self, call: Call, gate: Gate, verdict: Verdict) -> None:
+    def _count(self, call: S3Call, gate: Gate, verdict: Translated) -> None:
         self.stats.calls[call.name, verdict.reason] += 1
         if verdict.uncertain:
             call.on_uncertain()
@@ -241,7 +241,7 @@ class Rim:
             self.stats.throttled += 1
             gate.slower()
 
-    async def _worth_it(self, verdict: Verdict, generation: int) -> bool:
+    async def _worth_it(self, verdict: Translated, generation: int) -> bool:
         if verdict.remedy is Remedy.NONE:
             return False
         if verdict.remedy is Remedy.RELOAD and not await self._has_other_keys(generation):

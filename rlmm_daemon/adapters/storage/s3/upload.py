@@ -15,7 +15,7 @@ import msgspec
 from rlmm_daemon.adapters.storage.s3.client import Client
 from rlmm_daemon.adapters.storage.s3.errors import VENDOR_ERRORS, code_of, told
 from rlmm_daemon.adapters.storage.s3.leftovers import Leftovers
-from rlmm_daemon.adapters.storage.s3.objects import Found, head
+from rlmm_daemon.adapters.storage.s3.objects import FoundObject, head
 from rlmm_daemon.adapters.storage.s3.rates import TokenBucket
 from rlmm_daemon.adapters.storage.s3.reading import (
     Body,
@@ -39,7 +39,7 @@ from rlmm_daemon.ports.storage import ObjectKind, Progress, Source, StoredObject
 Row = tuple[ObjectKind, str, Source]
 
 
-class Tools(msgspec.Struct, frozen=True, kw_only=True):
+class UploadTools(msgspec.Struct, frozen=True, kw_only=True):
     """What all copies share."""
 
     client: Client
@@ -73,7 +73,7 @@ class _Attempt:
 class SegmentUpload:
     """One `put_segment`."""
 
-    def __init__(self, tools: Tools, rows: Sequence[Row], progress: Progress) -> None:
+    def __init__(self, tools: UploadTools, rows: Sequence[Row], progress: Progress) -> None:
         self._tools, self._client = tools, tools.client
         self._rows, self._progress = rows, progress
         self._calls = progress.calls = Calls(asyncio.get_running_loop().time)
@@ -327,7 +327,7 @@ class SegmentUpload:
         One that differs does not stay, unless an earlier copy may be lost with it.
         """
 
-        async def look() -> Found | None:
+        async def look() -> FoundObject | None:
             with self._calls.made(f"HeadObject {kind.value}"):
                 return await head(self._client, key)
 

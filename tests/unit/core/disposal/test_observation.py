@@ -5,10 +5,10 @@ from msgspec.structs import replace
 
 from rlmm_daemon.core.disposal.observation import (
     HOUR_MS,
-    Clock,
-    Look,
     Observation,
     ObservationOptions,
+    TopicLook,
+    UnknownClock,
     Watched,
 )
 from rlmm_daemon.domain.ids import TopicId
@@ -18,8 +18,8 @@ IDS = [TopicId(bytes([n]) * 16) for n in range(1, 31)]
 GONE = IDS[0]
 
 
-def look(at_ms: int, *unknown: TopicId) -> Look:
-    return Look(
+def look(at_ms: int, *unknown: TopicId) -> TopicLook:
+    return TopicLook(
         at_ms=at_ms,
         cluster_id="c",
         controller=(1, 7),
@@ -93,7 +93,7 @@ def test_a_clock_of_the_former_cluster_says_nothing_in_another_one(watch):
 def test_the_only_broker_is_enough():
     watch = Observation()
 
-    def alone(at_ms: int, *unknown: TopicId) -> Look:
+    def alone(at_ms: int, *unknown: TopicId) -> TopicLook:
         return replace(look(at_ms, *unknown), answers=1, registered=1)
 
     watch.look(alone(0))
@@ -180,19 +180,22 @@ def test_marks_count_for_an_hour_each():
 
 
 def test_people_are_told_how_the_clock_of_each_unknown_id_stands(watch):
-    assert watch.watched == {GONE: Watched(Clock.RUNNING, 1)}
+    assert watch.watched == {GONE: Watched(UnknownClock.RUNNING, 1)}
     watch.look(replace(look(2, GONE, IDS[1]), on_disk=frozenset({IDS[1]})))
-    assert watch.watched == {GONE: Watched(Clock.RUNNING, 1), IDS[1]: Watched(Clock.ON_DISK)}
+    assert watch.watched == {
+        GONE: Watched(UnknownClock.RUNNING, 1),
+        IDS[1]: Watched(UnknownClock.ON_DISK),
+    }
     watch.look(look(3, *IDS[:4]))
-    assert watch.watched[GONE] == Watched(Clock.TOO_MANY, 1)
-    assert watch.watched[IDS[3]] == Watched(Clock.TOO_MANY, 3)
+    assert watch.watched[GONE] == Watched(UnknownClock.TOO_MANY, 1)
+    assert watch.watched[IDS[3]] == Watched(UnknownClock.TOO_MANY, 3)
     watch.look(replace(look(4, GONE), answers=1))
-    assert watch.watched == {GONE: Watched(Clock.TOO_FEW)}
+    assert watch.watched == {GONE: Watched(UnknownClock.TOO_FEW)}
     watch.look(look(5, GONE))
     watch.failed()
-    assert watch.watched == {GONE: Watched(Clock.LOOK_FAILED)}
+    assert watch.watched == {GONE: Watched(UnknownClock.LOOK_FAILED)}
     watch.look(replace(look(6, GONE), cluster_id="another"))
-    assert watch.watched == {GONE: Watched(Clock.NEVER_SEEN)}
+    assert watch.watched == {GONE: Watched(UnknownClock.NEVER_SEEN)}
     watch.stopped()
     assert watch.watched == {}
 
@@ -202,8 +205,8 @@ def test_people_are_told_of_what_waits_for_them_and_not_of_what_was_marked():
     watch.look(look(0))
     watch.look(look(1, *IDS[:2]))
     assert watch.look(look(DAY + 1, *IDS[:2])) == [IDS[0]]
-    assert watch.watched == {IDS[1]: Watched(Clock.FOR_PURGE)}
+    assert watch.watched == {IDS[1]: Watched(UnknownClock.FOR_PURGE)}
     watch.failed()
-    assert watch.watched == {IDS[1]: Watched(Clock.FOR_PURGE)}, "no look changes that"
+    assert watch.watched == {IDS[1]: Watched(UnknownClock.FOR_PURGE)}, "no look changes that"
     watch.look(replace(look(DAY + 2, *IDS[:2]), cluster_id="another"))
     assert watch.for_purge == set(), "it was due in the former cluster"
