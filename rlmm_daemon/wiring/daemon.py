@@ -25,12 +25,8 @@ from rlmm_daemon.daemon.base.state_directory import LOCK, StateDirectory
 from rlmm_daemon.daemon.bucket.presence import Author
 from rlmm_daemon.daemon.bucket.recorded_log import RecordedLog
 from rlmm_daemon.daemon.bucket.storage_keeper import StorageKeeper
-from rlmm_daemon.daemon.cleaner.cleaner import Cleaner
 from rlmm_daemon.daemon.cleaner.cluster_view import ClusterFacts, ClusterView
 from rlmm_daemon.daemon.cleaner.left_behind import LeftBehind
-from rlmm_daemon.daemon.cleaner.observer import WATCHED_BY_OWNER_OF, Observer
-from rlmm_daemon.daemon.cleaner.peers import NoPeers, PresentPeers
-from rlmm_daemon.daemon.cleaner.proof import AnnouncedProof, ClusterProof, TopicProof
 from rlmm_daemon.daemon.cleaner.report import Report
 from rlmm_daemon.daemon.copying.copier import Copier
 from rlmm_daemon.daemon.metadata.manager import Manager
@@ -46,16 +42,14 @@ from rlmm_daemon.daemon.process.systemd import Notifier
 from rlmm_daemon.daemon.reading.fetcher import Fetcher
 from rlmm_daemon.daemon.reading.read_caches import ReadCaches
 from rlmm_daemon.daemon.socket.server import Server
-from rlmm_daemon.domain.ids import MetadataPartition
 from rlmm_daemon.observability import logging
 from rlmm_daemon.observability.metrics import Metrics
 from rlmm_daemon.ports.event_log import EventLog
 from rlmm_daemon.wiring import adapters, start
+from rlmm_daemon.wiring.cleaner import CleanerRoom, proof_of
 from rlmm_daemon.wiring.options import (
-    cleaner_options_of,
     copy_options_of,
     manager_options_of,
-    observer_options_of,
     read_cache_options_of,
     server_options_of,
 )
@@ -156,63 +150,28 @@ class Daemon:
         config, runtime = self._config, self._runtime
         bucket = self._storage.bucket if self._storage else None
         view = self._cluster_view(manager)
-        kafka, s3 = (
-            adapters.kafka_log_of(config, manager.log),
-            adapters.s3_of(config, self._storage),
-        )
-        copier = Copier(
-            bucket,
-            manager.events,
-            jobs,
-            options=copy_options_of(config),
-            log_dirs=config.daemon.log_dirs,
-            broker_id=config.daemon.broker_id,
-            now_ms=self._clock.now_ms,
-            passes=self._passes,
-            require_copyable=view.refuse_copy,
-            metrics=self._metrics.storage,
-            bugs=manager.bugs,
-        )
+        kafka = adapters.kafka_log_of(config, manager.log)
+        copier = self._copier(manager, jobs, view)
         caches = self._read_caches(manager, jobs)
-        fetcher = (
-            Fetcher(
-                bucket,
-                manager.events,
-                rng=self._rng,
-                caches=caches,
-                metrics=self._metrics,
-                may_name=is_of_this_host,
-            )
-            if bucket
-            else None
-        )
-        cleaner = self._cleaner(manager, copier, view)
-        observer = self._observer(manager, cleaner, view)
-        removals = (
+        fetcher = self._fetcher(manager, caches)
+        proof = proof_of(config, manager, view, self.disk)
+        room = (
             None
-            if cleaner is None
-            else Report(
-                cleaner,
-                leader_of=lambda number: view.facts.leaders.get(number) if view.facts else None,
-                observer=observer,
+            if self._storage is None
+            else CleanerRoom(
+                config,
+                manager,
+                view,
+                storage=self._storage,
+                copier=copier,
+                proof=proof,
+                clock=self._clock,
+                rng=self._rng,
             )
         )
+        removals = None if room is None else room.report
         keeper = self._storage_keeper(manager, view)
-        log_facts = kafka.facts if kafka else None
-        standing = Standing(
-            manager,
-            config=config,
-            copier=copier,
-            removals=removals,
-            runtime=runtime,
-            storage=lambda: StorageView(
-                kind=storage_kind(config),
-                error=keeper.trouble() if keeper else None,
-                other_daemon=keeper.other_daemon() if keeper else None,
-            ),
-            log_facts=log_facts or (lambda: {"unwritable": adapters.refusal_of(manager.log)}),
-            copying=lambda: CopyingProcess(pid=self._passes.pid, in_hand=self._passes.in_hand),
-        )
+        standing = self._standing(manager, copier, removals, keeper)
         operator = Operator(
             manager,
             runtime=runtime,
@@ -220,7 +179,7 @@ class Daemon:
             repair=adapters.repair_of(manager.log),
             recovery=self._recovery(manager, copier),
             removals=removals,
-            left_behind=None if cleaner else LeftBehind(manager, self._topic_proof(manager, view)),
+            left_behind=None if room else LeftBehind(manager, proof),
         )
         server = Server(
             server_options_of(config),
@@ -242,17 +201,7 @@ class Daemon:
         )
         manager.assignment.is_connected = server.has_metadata_manager
         manager.assignment.is_stored_for = server.has_heard_storage_manager
-        gauges = Gauges(
-            self._metrics,
-            manager,
-            copier,
-            server.stats,
-            log_facts=log_facts,
-            traffic=s3.traffic if s3 else None,
-            removals=removals,
-            writable=lambda: not (adapters.refusal_of(manager.log) or manager.fleet.noted.refusal),
-            buffered=server.buffered_bytes,
-        )
+        gauges = self._gauges(manager, copier, removals, server)
         await start.name_known_cluster(server, manager)
         server.listen()
         self._on_drain(manager, copier, server)
@@ -276,16 +225,86 @@ class Daemon:
                 runtime.spawn("storage", keeper.run())
             if copier.late is not None:
                 runtime.spawn("copies.late", copier.late.run())
-            if cleaner is not None:
-                runtime.spawn("cleaner", cleaner.run())
-            if observer is not None:
-                runtime.spawn("cleaner.observer", observer.run())
+            if room is not None:
+                runtime.spawn("cleaner", room.cleaner.run())
+                if room.observer is not None:
+                    runtime.spawn("cleaner.observer", room.observer.run())
             if caches is not None:
                 runtime.spawn("read caches", caches.run())
             runtime.spawn("admin", start.serve_admin(admin, manager), may_end=True)
             runtime.spawn("runtime.slices", start.ask_for_short_slices(), may_end=True)
             runtime.ready("serving")
         copier.abandon()
+
+    def _copier(self, manager: Manager, jobs: asyncio.TaskGroup, view: ClusterView) -> Copier:
+        """Return the copier; without a storage it has nothing to do, and says so."""
+        return Copier(
+            self._storage.bucket if self._storage else None,
+            manager.events,
+            jobs,
+            options=copy_options_of(self._config),
+            log_dirs=self._config.daemon.log_dirs,
+            broker_id=self._config.daemon.broker_id,
+            now_ms=self._clock.now_ms,
+            passes=self._passes,
+            require_copyable=view.refuse_copy,
+            metrics=self._metrics.storage,
+            bugs=manager.bugs,
+        )
+
+    def _fetcher(self, manager: Manager, caches: ReadCaches | None) -> Fetcher | None:
+        if self._storage is None:
+            return None
+        return Fetcher(
+            self._storage.bucket,
+            manager.events,
+            rng=self._rng,
+            caches=caches,
+            metrics=self._metrics,
+            may_name=is_of_this_host,
+        )
+
+    def _standing(
+        self,
+        manager: Manager,
+        copier: Copier,
+        removals: Report | None,
+        keeper: StorageKeeper | None,
+    ) -> Standing:
+        config, kafka = self._config, adapters.kafka_log_of(self._config, manager.log)
+        return Standing(
+            manager,
+            config=config,
+            copier=copier,
+            removals=removals,
+            runtime=self._runtime,
+            storage=lambda: StorageView(
+                kind=storage_kind(config),
+                error=keeper.trouble() if keeper else None,
+                other_daemon=keeper.other_daemon() if keeper else None,
+            ),
+            log_facts=kafka.facts
+            if kafka
+            else lambda: {"unwritable": adapters.refusal_of(manager.log)},
+            copying=lambda: CopyingProcess(pid=self._passes.pid, in_hand=self._passes.in_hand),
+        )
+
+    def _gauges(
+        self, manager: Manager, copier: Copier, removals: Report | None, server: Server
+    ) -> Gauges:
+        kafka = adapters.kafka_log_of(self._config, manager.log)
+        s3 = adapters.s3_of(self._config, self._storage)
+        return Gauges(
+            self._metrics,
+            manager,
+            copier,
+            server.stats,
+            log_facts=kafka.facts if kafka else None,
+            traffic=s3.traffic if s3 else None,
+            removals=removals,
+            writable=lambda: not (adapters.refusal_of(manager.log) or manager.fleet.noted.refusal),
+            buffered=server.buffered_bytes,
+        )
 
     def _cluster_view(self, manager: Manager) -> ClusterView:
         """Return the view of the broker's cluster, which asks from when the log is open."""
@@ -308,57 +327,6 @@ class Daemon:
         if (kafka := adapters.kafka_log_of(self._config, manager.log)) is not None:
             kafka.directory.on_change.append(view.refresh)
         return view
-
-    def _cleaner(self, manager: Manager, copier: Copier, view: ClusterView) -> Cleaner | None:
-        """Return the cleaner; metadata alone leaves nothing to clean."""
-        if self._storage is None:
-            return None
-        config, storage = self._config, self._storage
-        shared = isinstance(config.event_log, KafkaLogConfig)
-        options = cleaner_options_of(config)
-
-        def owned() -> frozenset[MetadataPartition] | None:
-            if not shared:
-                identity = manager.fleet.identity
-                count = identity.partition_count if identity else 0
-                return frozenset(MetadataPartition(number) for number in range(count))
-            return view.owned_within(options.view_seconds_max)
-
-        return Cleaner(
-            manager=manager,
-            bucket=storage.bucket,
-            copier=copier,
-            proof=self._topic_proof(manager, view),
-            peers=PresentPeers(view.cluster, storage.backend, cluster_id=config.daemon.cluster_id)
-            if shared
-            else NoPeers(config.daemon.broker_id),
-            owned=owned,
-            options=options,
-            broker_id=config.daemon.broker_id,
-            clock=self._clock,
-            rng=self._rng,
-        )
-
-    def _observer(
-        self, manager: Manager, cleaner: Cleaner | None, view: ClusterView
-    ) -> Observer | None:
-        """Return who marks what nobody asked for; off unless configured."""
-        config = self._config
-        if cleaner is None or not config.cleaner.observe.enabled:
-            return None
-        return Observer(
-            manager=manager,
-            cluster=view.cluster,
-            log_dirs=config.daemon.log_dirs,
-            broker_id=config.daemon.broker_id,
-            watches=lambda: cleaner.owns(WATCHED_BY_OWNER_OF),
-            options=observer_options_of(config),
-        )
-
-    def _topic_proof(self, manager: Manager, view: ClusterView) -> TopicProof:
-        if isinstance(self._config.event_log, KafkaLogConfig):
-            return ClusterProof(view.cluster, manager.assignment)
-        return AnnouncedProof(manager.assignment, self.disk, self._config.daemon.log_dirs)
 
     def _recovery(self, manager: Manager, copier: Copier) -> Recovery | None:
         if self._storage is None:
