@@ -23,7 +23,7 @@ async def log_alone(config: Config) -> AsyncIterator[EventLog]:
                 disk,
                 SystemClock(),
                 random.Random(),  # noqa: S311 - names and jitter
-                lambda work, name: group.create_task(work, name=name),
+                spawn=lambda work, name: group.create_task(work, name=name),
             )
             try:
                 yield log

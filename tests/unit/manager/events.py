@@ -136,12 +136,12 @@ def snapshot_record(number: int) -> bytes:
 async def ready(manager: Manager) -> None:
     """Announce orders-0, and return when look-ups of it are answered."""
     manager.replace_assignment([TP], [])
-    await until(lambda: manager.is_ready(TP))
+    await until(lambda: manager.lookups.is_ready(TP))
 
 
 async def copied(
     manager: Manager, number: int, start: int, end: int, tp: TopicIdPartition = TP
 ) -> None:
     """Begin and finish a segment, as a broker does."""
-    await manager.add(started(number, start, end, tp), Caller.BROKER)
-    await manager.update(updated(number, tp=tp), Caller.BROKER)
+    await manager.events.add(started(number, start, end, tp), Caller.BROKER)
+    await manager.events.update(updated(number, tp=tp), Caller.BROKER)
