@@ -33,7 +33,7 @@ from rlmm_daemon.core.storage.layout import Layout, parse_key
 from rlmm_daemon.daemon.base.caller import Caller
 from rlmm_daemon.daemon.cleaner.options import CleanerOptions
 from rlmm_daemon.daemon.cleaner.proof import ClusterProof
-from rlmm_daemon.daemon.following import follower
+from rlmm_daemon.daemon.following import batches
 from rlmm_daemon.daemon.following.snapshotter import SnapshotOptions
 from rlmm_daemon.domain.errors import (
     OutcomeUnknown,
@@ -756,14 +756,14 @@ class ChaosWorld(CleanWorld):
 @contextmanager
 def _pace(*, slow: bool) -> Iterator[None]:
     """Let a follower give way after each record, as a busy machine does."""
-    events, seconds = follower._SLICE_CHECK_EVENTS, follower.SLICE_SECONDS
+    events, seconds = batches._SLICE_CHECK_EVENTS, batches.SLICE_SECONDS
     if slow:
-        follower._SLICE_CHECK_EVENTS, follower.SLICE_SECONDS = 1, 0.0  # type: ignore[misc] # Final
+        batches._SLICE_CHECK_EVENTS, batches.SLICE_SECONDS = 1, 0.0  # type: ignore[misc] # Final
     try:
         yield
     finally:
-        follower._SLICE_CHECK_EVENTS = events  # type: ignore[misc] # likewise
-        follower.SLICE_SECONDS = seconds  # type: ignore[misc] # likewise
+        batches._SLICE_CHECK_EVENTS = events  # type: ignore[misc] # likewise
+        batches.SLICE_SECONDS = seconds  # type: ignore[misc] # likewise
 
 
 def run_seed(seed: int) -> int:

@@ -18,7 +18,8 @@ from rlmm_daemon.daemon.base.crash_guard import blame
 from rlmm_daemon.daemon.base.state_directory import StateDirectory
 from rlmm_daemon.daemon.following.bucket_record import BucketRecord, same_cluster
 from rlmm_daemon.daemon.following.follow_set import FollowSet
-from rlmm_daemon.daemon.following.follower import Follower, FollowerContext
+from rlmm_daemon.daemon.following.follower import Follower
+from rlmm_daemon.daemon.following.follower_state import Beginning, FollowerContext
 from rlmm_daemon.daemon.following.hooks import ManagerHooks
 from rlmm_daemon.daemon.following.known_log import RETRY_SECONDS_MIN, KnownLog
 from rlmm_daemon.daemon.following.known_reads import KnownReads
@@ -290,18 +291,16 @@ class Fleet:
         )
         if self.marker_checked:
             self.others.newcomer(partition)
-        follower = Follower(
-            partition,
-            context,
-            self.writer(partition, group),
+        begin = Beginning(
             recorded=self._reads.of(partition),
             failure=self._failure_at_start(partition),
             foreign_evidence=lambda: self.known.foreign_evidence,
-            accepted_start=self.noted.accepted_starts.get(partition, 0),
-            has_storage=self._bucket is not None,
-            accepted_gaps=lambda: self.known.gaps.of(partition),
             said_by=lambda: self._reads.said_by_others(partition),
+            accepted_start=self.noted.accepted_starts.get(partition, 0),
+            accepted_gaps=lambda: self.known.gaps.of(partition),
+            has_storage=self._bucket is not None,
         )
+        follower = Follower(partition, context, self.writer(partition, group), begin)
         assert self.follow_set is not None, "opened before"
         for announced in self.follow_set.announced_in(partition):
             follower.confirmation.insert(announced)

@@ -23,6 +23,7 @@ from rlmm_daemon.daemon.base.state_directory import StateDirectory
 from rlmm_daemon.domain.errors import NotReady
 from rlmm_daemon.domain.ids import UUID_BYTES, MetadataPartition, SegmentId, TopicIdPartition
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
+from rlmm_daemon.ports.event_log import EventLog
 
 logger = structlog.get_logger(__name__)
 
@@ -206,6 +207,17 @@ class History:
         self._begin_anew()
         self._loaded = True
         return not damaged
+
+    async def find_common(self, log: EventLog) -> None:
+        """Learn how far the log is still what dropped folds had read.
+
+        Raises:
+            UnavailableError: the log does not say.
+        """
+        for each in self.read:
+            found = await log.epoch_end(self.partition, each.leader_epoch)
+            end = min(each.next_offset, found.end_offset)
+            self.common_end = max(self.common_end, end)
 
     def applied(self, outcome: Outcome, offset: int) -> None:
         """The replay applied a record: a finished copy is not missing any more.

@@ -47,6 +47,15 @@ _RETRY_SECONDS_MAX: Final = 5.0
 _ENDED_BY_ACCEPTANCE: Final = frozenset(
     {FailureReason.LOG_MISSING, FailureReason.PARTITION_COUNT_CHANGED}
 )
+#: What a log fails of that does not open, the narrowest kinds first.
+_OF_OPENING: Final[Sequence[tuple[type[Exception], FailureReason]]] = (
+    (LogMissing, FailureReason.LOG_MISSING),
+    (NoTopicId, FailureReason.NO_TOPIC_ID),
+    (UnsupportedProtocol, FailureReason.NEWER_LOG),
+    (LogUnnamed, FailureReason.LOG_UNNAMED),
+    (LogForeign, FailureReason.LOG_FOREIGN),
+    (CorruptError, FailureReason.LOG_CORRUPT),
+)
 _NOT_OPENED: Final = LogTrouble(TroubleKind.NOT_OPENED, "not opened yet")
 
 logger = structlog.get_logger(__name__)
@@ -90,22 +99,12 @@ class KnownLog:
         """
         backoff = self._backoff()
         while True:
+            create = not named or self.accept_missing
             try:
-                create = not named or self.accept_missing
                 self.identity = await self._attempt(cluster_id, create=create)
-            except LogMissing as missing:
-                evidence = str(missing) or "the log is not there"
-                self._failed(FailureReason.LOG_MISSING, evidence)
-            except NoTopicId as nameless:
-                self._failed(FailureReason.NO_TOPIC_ID, str(nameless))
-            except UnsupportedProtocol as newer:
-                self._failed(FailureReason.NEWER_LOG, newer.message)
-            except LogUnnamed as damaged:
-                self._failed(FailureReason.LOG_UNNAMED, damaged.message)
-            except LogForeign as foreign:
-                self._failed(FailureReason.LOG_FOREIGN, foreign.message)
-            except CorruptError as error:
-                self._failed(FailureReason.LOG_CORRUPT, error.message)
+            except (LogMissing, NoTopicId, UnsupportedProtocol, CorruptError) as error:
+                reason = next(each for kind, each in _OF_OPENING if isinstance(error, kind))
+                self._failed(reason, str(error) or "the log is not there")
             except (UnavailableError, OSError) as error:
                 self.trouble = LogTrouble(TroubleKind.LOG_AWAY, str(error))
                 logger.warning("event log not open yet", error=str(error))

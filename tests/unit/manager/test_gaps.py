@@ -8,7 +8,7 @@ import pytest
 from rlmm_daemon.daemon.base.caller import Caller
 from rlmm_daemon.daemon.following import others_word
 from rlmm_daemon.daemon.following.bucket_record import BucketLog
-from rlmm_daemon.daemon.following.follower import offsets
+from rlmm_daemon.daemon.following.follower_state import offsets
 from rlmm_daemon.daemon.metadata.manager import Manager
 from rlmm_daemon.daemon.operator.methods import Operator
 from rlmm_daemon.domain.errors import HistoryLost, InvalidArgument

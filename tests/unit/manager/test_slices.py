@@ -11,7 +11,7 @@ from rlmm_daemon.codec.state_files import (
 )
 from rlmm_daemon.core.fold.fold import Fold
 from rlmm_daemon.daemon.base.fair_scheduler import FairScheduler
-from rlmm_daemon.daemon.following import follower
+from rlmm_daemon.daemon.following import batches
 from rlmm_daemon.daemon.metadata.assignment import Assignment, from_file
 from rlmm_daemon.domain.ids import TopicIdPartition
 from tests.unit.manager.events import TP, of, started, until, updated
@@ -71,7 +71,7 @@ async def test_a_long_replay_leaves_the_collector_less_and_less_to_walk(rig, mon
             await manager.log.append(of(TP), updated(number))
     frozen: list[int] = []
     monkeypatch.setattr(memory, "BATCH_RECORDS_MAX", 100)
-    monkeypatch.setattr(follower, "_FREEZE_EVENTS", COPIES // 8)
+    monkeypatch.setattr(batches, "_FREEZE_EVENTS", COPIES // 8)
     async with rig.manager("with nothing to go by") as manager:
         monkeypatch.setattr(gc, "freeze", lambda: frozen.append(1))
         manager.replace_assignment([TP], [])
@@ -122,7 +122,7 @@ async def test_one_event_that_takes_a_slice_is_the_last_before_others_have_their
         between.append(0)
         await wait(self)
 
-    monkeypatch.setattr(follower, "SLICE_SECONDS", 0.0)  # so each event takes one
+    monkeypatch.setattr(batches, "SLICE_SECONDS", 0.0)  # so each event takes one
     monkeypatch.setattr(Fold, "apply", noted)
     monkeypatch.setattr(FairScheduler, "wait", waited)
     async with rig.manager("with nothing to go by") as manager:
