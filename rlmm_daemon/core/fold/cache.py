@@ -20,9 +20,15 @@ from rlmm_daemon.codec.custom_metadata import is_only_if_started
 from rlmm_daemon.codec.record_suffix import Span, merged, spans, state_of
 from rlmm_daemon.core.fold.cover import Piece
 from rlmm_daemon.core.fold.epochs import Epochs, Put
-from rlmm_daemon.core.fold.lifecycle import LEGAL_BY_NUMBER, legal_partition_delete
+from rlmm_daemon.core.fold.kept_custom import KeptCustom, custom_of
+from rlmm_daemon.core.fold.lifecycle import (
+    LEGAL_BY_NUMBER,
+    illegal,
+    illegal_partition_delete,
+    legal_partition_delete,
+)
 from rlmm_daemon.core.fold.segment_table import SegmentTable
-from rlmm_daemon.domain.errors import IllegalTransition, InvalidArgument, SegmentNotFound
+from rlmm_daemon.domain.errors import InvalidArgument, SegmentNotFound
 from rlmm_daemon.domain.ids import LeaderEpoch, Offset, SegmentId, TopicIdPartition, uuid_text
 from rlmm_daemon.domain.partition_delete import PartitionDeleteState
 from rlmm_daemon.domain.segment import CustomMetadata, SegmentState
@@ -40,13 +46,13 @@ class PartitionCache:
     """One user partition. Answers are whole records: key 0, version 0, the present state."""
 
     __slots__ = (
-        "_kept",
         "_strays",
         "bytes_by_state",
         "changes",
         "delete_state",
         "epochs",
         "held",
+        "kept",
         "late_writers",
         "partition",
         "prefix",
@@ -71,9 +77,7 @@ class PartitionCache:
     def _reset(self, sealed: "SealedTable | None" = None) -> None:
         self.segments = SegmentTable(self.prefix, sealed)
         self.epochs = Epochs(sealed)
-        #: The last non-null custom metadata of segments whose record has lost it, over what the
-        #: sealed table keeps; None: not any more.
-        self._kept: dict[SegmentId, bytes | None] = {}
+        self.kept = KeptCustom(sealed)
         #: Epochs of an earlier COPY_SEGMENT_STARTED of the same id, in which it is still listed.
         self._strays: dict[SegmentId, set[int]] = {}
         #: Finished segments whose delete was meant for a stuck copy (`ONLY_IF_STARTED`), as they
@@ -180,8 +184,8 @@ class PartitionCache:
     def last_custom_metadata(self, segment_id: SegmentId) -> CustomMetadata | None:
         """Return the last non-null custom metadata: an update may have erased it in the record."""
         tail = self.segments.get(segment_id)
-        custom = None if tail is None else _custom_of(tail)
-        custom = self._kept_of(segment_id) if custom is None else custom
+        custom = None if tail is None else custom_of(tail)
+        custom = self.kept.of(segment_id) if custom is None else custom
         return None if custom is None else CustomMetadata(custom)
 
     def live_finished(self) -> Iterator[SegmentId]:
@@ -214,36 +218,6 @@ class PartitionCache:
     def highest_offsets(self) -> dict[int, int]:
         """Highest offset by epoch; not to be changed."""
         return self.epochs.highest_offsets()
-
-    @property
-    def kept_custom_metadata(self) -> dict[SegmentId, bytes]:
-        """What `last_custom_metadata` answers where the record has null."""
-        sealed = self.segments.sealed
-        rows = () if sealed is None else sealed.kept_rows
-        known = {*self._kept, *(sealed.id(row) for row in rows if sealed is not None)}
-        found = ((segment_id, self._kept_of(segment_id)) for segment_id in known)
-        return {segment_id: custom for segment_id, custom in found if custom is not None}
-
-    @property
-    def kept_changes(self) -> dict[SegmentId, bytes | None]:
-        """What changed of that since the sealed table was made; not to be changed."""
-        return self._kept
-
-    def _kept_of(self, segment_id: SegmentId) -> bytes | None:
-        sealed = self.segments.sealed
-        if segment_id in self._kept or sealed is None or not len(sealed.kept_rows):
-            return self._kept.get(segment_id)
-        row = sealed.row_of(segment_id)
-        return None if row < 0 else sealed.kept(row)
-
-    def forget_kept(self, segment_id: SegmentId) -> None:
-        """The record of a segment has custom metadata again, or there is no record any more."""
-        sealed = self.segments.sealed
-        if not self._kept and (sealed is None or not len(sealed.kept_rows)):
-            return
-        self._kept.pop(segment_id, None)
-        if self._kept_of(segment_id) is not None:
-            self._kept[segment_id] = None
 
     # Events
 
@@ -297,7 +271,7 @@ class PartitionCache:
         before = {epoch for epoch, _, _ in spans(old)} | self._strays.pop(segment_id, set())
         if before - now:
             self._strays[segment_id] = before - now
-        self._keep_custom(segment_id, old, tail)
+        self.kept.note(segment_id, old, tail)
 
     def update(
         self, segment_id: SegmentId, written: bytes, custom: bytes, state: int
@@ -329,7 +303,7 @@ class PartitionCache:
         new = merged(old, custom_at, written, custom, state)
         stored.put(segment_id, new, is_new=False)
         if old[custom_at] or custom != tails.NULL_CUSTOM:
-            self._keep_custom(segment_id, old, new)
+            self.kept.note(segment_id, old, new)
             if before == _FINISHED and state == _DELETE_STARTED and _is_for_stuck_copy(new):
                 self.held[segment_id] = old
         moved = self._move(segment_id, new, before, state)
@@ -395,7 +369,7 @@ class PartitionCache:
     def _remove(self, segment_id: SegmentId, tail: bytes) -> None:
         epochs = {epoch for epoch, _, _ in spans(tail)} | self._strays.pop(segment_id, set())
         self._put([(epoch, 0, 0) for epoch in epochs], partial(self._unlist, segment_id))
-        self.forget_kept(segment_id)
+        self.kept.forget(segment_id)
         self.segments.remove(segment_id)
         self.segments_by_state[_DELETE_STARTED] -= 1
         self.bytes_by_state[_DELETE_STARTED] -= tails.size_of(tail)
@@ -406,12 +380,6 @@ class PartitionCache:
         index.unreferenced.pop(segment_id, None)
         if index.is_empty:
             self.epochs.drop(epoch)
-
-    def _keep_custom(self, segment_id: SegmentId, old: bytes, new: bytes) -> None:
-        if _custom_of(new) is not None:
-            self.forget_kept(segment_id)
-        elif (custom := _custom_of(old)) is not None:
-            self._kept[segment_id] = custom
 
     def facts(self, segment_id: SegmentId) -> tuple[int, bool]:
         """Return a segment's end offset, and whether its transaction index is non-empty."""
@@ -452,7 +420,8 @@ class PartitionCache:
         """
         for epoch, offset in highest.items():
             self.epochs.set_highest(epoch, offset)
-        self._kept, self.held = dict(kept), held
+        self.kept.update(kept)
+        self.held = held
         self.writer, self.delete_state = writer, delete_state
         for segment_id in self.segments:
             tail = self.segments[segment_id]
@@ -464,33 +433,5 @@ class PartitionCache:
                     self._strays.setdefault(segment_id, set()).add(epoch)
 
 
-def _custom_of(tail: bytes) -> bytes | None:
-    """Return what a record says of its objects; `ONLY_IF_STARTED` says nothing of them."""
-    custom = tails.custom_of(tail)
-    return None if is_only_if_started(custom) else custom
-
-
 def _is_for_stuck_copy(tail: bytes) -> bool:
     return is_only_if_started(tails.custom_of(tail))
-
-
-def illegal(segment_id: SegmentId, before: SegmentState, after: SegmentState) -> IllegalTransition:
-    """Return the error for a step that the life cycle does not have."""
-    return IllegalTransition(
-        f"segment {uuid_text(segment_id)} is {before.name}; {after.name} cannot follow",
-        segment_id=uuid_text(segment_id),
-        before=before.name,
-        after=after.name,
-    )
-
-
-def illegal_partition_delete(
-    before: PartitionDeleteState | None, after: PartitionDeleteState
-) -> IllegalTransition:
-    """Return the error for a step that the partition delete machine does not have."""
-    now = "not marked for deletion" if before is None else before.name
-    return IllegalTransition(
-        f"the partition is {now}; {after.name} cannot follow",
-        before=None if before is None else before.name,
-        after=after.name,
-    )

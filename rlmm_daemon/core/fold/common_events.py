@@ -249,7 +249,7 @@ def finish(cache: PartitionCache, value: bytes, at: int) -> bool:
         + old[_TAIL.size :]
     )
     if custom:
-        cache.forget_kept(segment_id)
+        cache.kept.forget(segment_id)
     if segments.sealed is None:
         own.starts.append(first)
         ends.append(end)

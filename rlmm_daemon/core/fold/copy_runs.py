@@ -223,7 +223,7 @@ def _put(copies: _Copies) -> None:
     cache.segments.grown()
     if copies.has_custom:
         for segment_id in copies.ids:
-            cache.forget_kept(segment_id)
+            cache.kept.forget(segment_id)
     own.starts.extend(copies.starts)
     own.ends.extend(copies.ends)
     own.ids.extend(copies.ids)

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, TypeVar
 
+from rlmm_daemon.domain.errors import IllegalTransition
+from rlmm_daemon.domain.ids import SegmentId, uuid_text
 from rlmm_daemon.domain.partition_delete import PartitionDeleteState
 from rlmm_daemon.domain.segment import SegmentState
 
@@ -59,3 +61,25 @@ def _legal(
 
 #: The same answers by number, for the fold: `LEGAL_BY_NUMBER[before][after]`.
 LEGAL_BY_NUMBER: Final = tuple(tuple(legal(a, b) for b in SegmentState) for a in SegmentState)
+
+
+def illegal(segment_id: SegmentId, before: SegmentState, after: SegmentState) -> IllegalTransition:
+    """Return the error for a step that the life cycle does not have."""
+    return IllegalTransition(
+        f"segment {uuid_text(segment_id)} is {before.name}; {after.name} cannot follow",
+        segment_id=uuid_text(segment_id),
+        before=before.name,
+        after=after.name,
+    )
+
+
+def illegal_partition_delete(
+    before: PartitionDeleteState | None, after: PartitionDeleteState
+) -> IllegalTransition:
+    """Return the error for a step that the partition delete machine does not have."""
+    now = "not marked for deletion" if before is None else before.name
+    return IllegalTransition(
+        f"the partition is {now}; {after.name} cannot follow",
+        before=None if before is None else before.name,
+        after=after.name,
+    )

@@ -10,8 +10,13 @@ from typing import Final, assert_never
 from rlmm_daemon.codec import record_suffix as tails
 from rlmm_daemon.codec import records
 from rlmm_daemon.codec.record_writing import EPOCH_BYTES, Record
-from rlmm_daemon.core.fold.cache import PartitionCache, illegal, illegal_partition_delete
-from rlmm_daemon.core.fold.lifecycle import legal, legal_partition_delete
+from rlmm_daemon.core.fold.cache import PartitionCache
+from rlmm_daemon.core.fold.lifecycle import (
+    illegal,
+    illegal_partition_delete,
+    legal,
+    legal_partition_delete,
+)
 from rlmm_daemon.core.fold.outcome import ACCEPT, REPEAT, Verdict
 from rlmm_daemon.domain.errors import IllegalTransition, InvalidArgument, SegmentNotFound
 from rlmm_daemon.domain.event import Event

@@ -105,7 +105,7 @@ def steps(cache: PartitionCache) -> Generator[None, None, PartitionTable]:
 
 def _kept(cache: PartitionCache, rows: "_Rows") -> Generator[None, None, list[tuple[int, bytes]]]:
     """Return the custom metadata that records have lost, by row."""
-    sealed, changed = cache.segments.sealed, cache.kept_changes
+    sealed, changed = cache.segments.sealed, cache.kept
     found = list[tuple[int, bytes]]()
     for at, row in enumerate(() if sealed is None else sealed.kept_rows):
         assert sealed is not None, "only a sealed table has rows"

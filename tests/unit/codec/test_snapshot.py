@@ -72,7 +72,7 @@ def story(buffer, read=unsealing.load):
                 "delete_state": cache.delete_state,
                 "writer": cache.writer,
                 "segments": [record.hex() for record in cache.list_all()],
-                "kept": {i.hex(): c.hex() for i, c in cache.kept_custom_metadata.items()},
+                "kept": {i.hex(): c.hex() for i, c in cache.kept.every().items()},
                 "highest": {str(e): o for e, o in sorted(cache.highest_offsets.items())},
                 "listed": {str(e): [i.hex() for i in listed_ids(cache, e)] for e in EPOCHS},
                 "third": {str(e): [i.hex() for i in cache.third_set(e)] for e in EPOCHS},

@@ -75,7 +75,7 @@ def state_of_partition(cache):
         "writer": cache.writer,
         "strays": cache.strays,
         "held": cache.held,
-        "kept": cache.kept_custom_metadata,
+        "kept": cache.kept.every(),
         "deletion": cache.delete_state,
     }
 

@@ -148,7 +148,7 @@ def test_erased_custom_metadata_is_kept_beside_the_record_for_deletes(world):
     assert world.cache.last_custom_metadata(seg(1)) == b"where"
     world.put(update(1, DELETE_FINISHED))
     assert world.cache.last_custom_metadata(seg(1)) is None
-    assert world.cache.kept_custom_metadata == {}
+    assert world.cache.kept.every() == {}
 
 
 def test_present_but_empty_custom_metadata_is_not_null(world):

@@ -249,7 +249,7 @@ def everything(fold):
             {epoch: index.cover.reach for epoch, index in cache.epochs.items()},
             [cache.lookup(epoch, offset) for epoch in (0, 1) for offset in range(100)],
             cache.highest_offsets, cache.segments_by_state, cache.bytes_by_state, cache.writer,
-            cache.late_writers, cache.strays, cache.held, cache.kept_custom_metadata,
+            cache.late_writers, cache.strays, cache.held, cache.kept.every(),
             cache.delete_state, cache.changes, len(cache.segments),
         )
         for at, cache in fold.partitions.items()

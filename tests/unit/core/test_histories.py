@@ -211,7 +211,7 @@ def test_a_loaded_snapshot_goes_on_as_the_fold_it_was_made_from(seed):
         verify(restored, model)
         assert restored.cache.segments_by_state == world.cache.segments_by_state
         assert restored.cache.bytes_by_state == world.cache.bytes_by_state
-        assert restored.cache.kept_custom_metadata == world.cache.kept_custom_metadata
+        assert restored.cache.kept.every() == world.cache.kept.every()
         assert restored.cache.delete_state == world.cache.delete_state
     assert snapshot_of(loaded) == snapshot_of(world.fold)
 
@@ -243,10 +243,11 @@ def test_a_snapshot_in_place_and_what_changed_since_answer_as_the_plain_cache_do
         return
     verify(sleeping, model)
     for name in (
-        "segments_by_state", "bytes_by_state", "kept_custom_metadata", "delete_state", "writer",
+        "segments_by_state", "bytes_by_state", "delete_state", "writer",
         "highest_offsets", "strays", "held",
     ):  # fmt: skip
         assert getattr(sleeping.cache, name) == getattr(world.cache, name), name
+    assert sleeping.cache.kept.every() == world.cache.kept.every()
     assert sleeping.cache.list_all() == world.cache.list_all()
     for epoch in EPOCHS:
         assert sleeping.cache.size(epoch) == world.cache.size(epoch)
@@ -289,7 +290,7 @@ def answers_of(cache):
     assert all(reader_goes_on(cache, epoch, offset) for epoch in EPOCHS for offset in OFFSETS)
     return (
         cache.list_all(),
-        cache.kept_custom_metadata,
+        cache.kept.every(),
         cache.segments_by_state,
         cache.bytes_by_state,
         cache.delete_state,
@@ -482,10 +483,11 @@ def test_a_log_that_is_folded_run_by_run_is_folded_as_the_long_way_would(seed, m
     for name in ("position", "applied", "repeated", "rejected", "unreadable", "holding"):
         assert getattr(in_runs, name) == getattr(long_way, name), name
     if FOO in long_way.partitions:
-        for name in ("changes", "late_writers", "held", "writer", "kept_custom_metadata"):
+        for name in ("changes", "late_writers", "held", "writer"):
             assert getattr(in_runs.partitions[FOO], name) == getattr(
                 long_way.partitions[FOO], name
             ), name
+        assert in_runs.partitions[FOO].kept.every() == long_way.partitions[FOO].kept.every()
 
 
 def test_events_of_one_that_sleeps_are_put_aside_and_applied_when_somebody_asks():

@@ -38,7 +38,7 @@ def verify(cache):
     assert list(table.states) == [tails.state_of(tail) for tail in kept]
     assert list(table.id_order) == [row_of[each] for each in sorted(ordered)]
     assert table.kept == sorted(
-        (row_of[each], custom) for each, custom in cache.kept_custom_metadata.items()
+        (row_of[each], custom) for each, custom in cache.kept.every().items()
     )
     epochs = {epoch.epoch: epoch for epoch in table.epochs}
     for number, index in cache.epochs.items():
