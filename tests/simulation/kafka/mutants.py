@@ -122,4 +122,13 @@ MUTANTS: Final[Sequence[Mutant]] = (
         scenario=_SCENARIO,
         first=1176,
     ),
+    Mutant(  # an effect out of order
+        name="position_forgotten_before_its_fold_is_written_down",
+        module="rlmm_daemon.core.readiness.following",
+        old="    effects = (RestartTargets(), *first, drop)\n",
+        new="    effects = (RestartTargets(), ForgetPosition(), *first, drop)\n",
+        seeds=1,
+        scenario=_SCENARIO,
+        first=101,
+    ),
 )

@@ -1,8 +1,10 @@
 """Every role with every input, and long walks: what a follower never is, whatever happens to it."""
 
+import inspect
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
+from types import ModuleType
 from typing import get_args
 
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from rlmm_daemon.codec.state_files import Position
+from rlmm_daemon.core.readiness import follower_losses, following
 from rlmm_daemon.core.readiness.follower_effects import (
     AskForEnd,
     DropFold,
@@ -244,6 +247,19 @@ def test_nothing_turns_ready_but_a_judgement_in_which_nothing_is_missing(role, k
         assert all(told.settled and lies_before(each, told.settled) for each in one.ahead)
         assert not one.doubted
         assert one.accounted or not told.means.doubted
+
+
+@pytest.mark.parametrize("role", [Starting, Stopped, Ordered])
+def test_a_planted_bug_that_judges_in_any_role_is_found(role, monkeypatch):
+    """An input in the wrong state; no seed of some hundreds over Kafka met it."""
+    source = inspect.getsource(follower_losses)
+    guard = "    if not isinstance(one.role, Replaying | Ready):\n        return one, ()\n    if"
+    assert source.count(guard) == 1
+    planted = ModuleType("planted")
+    exec(source.replace(guard, "    if"), planted.__dict__)
+    monkeypatch.setattr(following, "learnt", planted.learnt)
+    with pytest.raises(AssertionError):
+        test_nothing_turns_ready_but_a_judgement_in_which_nothing_is_missing(role, Judged)
 
 
 @pytest.mark.parametrize("told", INPUTS[Judged])
