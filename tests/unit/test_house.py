@@ -20,6 +20,49 @@ LONGER = {
     "daemon/bucket/bucket.py": 770,
 }
 
+POSITIONAL_MAX = 4
+#: Functions that take one more, and may only become fewer. Those of the fold run once an event,
+#: where a name for each argument costs more than it tells.
+MORE_POSITIONAL = {
+    "codec/record_suffix.py merged",
+    "core/fold/cache.py PartitionCache._finish",
+    "core/fold/epoch_index.py EpochIndex.finish",
+    "core/fold/fold.py Fold._update",
+    "daemon/following/writer.py Writer.begin",
+}
+CONSTRUCTOR_MAX = 8
+#: Constructors that take more, and why.
+LARGE_CONSTRUCTORS: dict[str, str] = {
+    "adapters/event_log/embedded/log.py EmbeddedLog": "seams, where it lies, and its file's shape",
+    "adapters/kafka/event_log/fetcher.py PartitionFetcher": "one read position and all it feeds",
+    "daemon/bucket/presence.py PresenceFile": "what the file says of its author, and its seams",
+    "daemon/bucket/storage_keeper.py StorageKeeper": "joins bucket, log, cluster and process",
+    "daemon/cleaner/cleaner.py Cleaner": "each fact that a deletion stands on comes from a seam",
+    "daemon/copying/copier.py Copier": "files, log, bucket and limits meet in a copy",
+    "daemon/following/fleet.py Fleet": "what all followers of a daemon share",
+    "daemon/operator/gauges.py Gauges": "reads every room",
+    "daemon/reading/read_caches.py ReadCaches": "three caches with the seams of all of them",
+}
+METHODS_MAX = 25
+#: Classes with more methods, and may only get fewer. The clients have one for each request.
+MORE_METHODS = {
+    "adapters/event_log/embedded/log.py EmbeddedLog": 26,
+    "adapters/event_log/embedded/partition.py Partition": 27,
+    "adapters/event_log/embedded/writer.py Writer": 31,
+    "adapters/kafka/event_log/producer.py Producer": 27,
+    "client/_async/client.py AsyncClient": 36,
+    "client/_sync/client.py Client": 36,
+    "core/fold/cache.py PartitionCache": 42,
+    "core/fold/fold.py Fold": 29,
+    "core/fold/segment_table.py SegmentTable": 30,
+    "daemon/base/state_directory.py StateDirectory": 26,
+    "daemon/bucket/bucket.py Bucket": 37,
+    "daemon/copying/copier.py Copier": 27,
+    "daemon/following/follower_state.py FollowerState": 26,
+    "daemon/reading/chunk_cache.py ChunkCache": 33,
+    "daemon/socket/server.py Server": 27,
+}
+
 
 def name(path: Path) -> str:
     return str(path.relative_to(PACKAGE))
