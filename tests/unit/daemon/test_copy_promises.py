@@ -424,6 +424,18 @@ async def test_a_stopped_copy_whose_roll_back_takes_too_long_says_why_it_was_sto
     assert world.state is S.DELETE_SEGMENT_STARTED, "a repeat or the cleaner goes on"
 
 
+async def test_a_copy_whose_segment_is_deleted_right_behind_its_finish_says_so(world):
+    real = world.log.update
+
+    async def update(record: bytes, caller: Any) -> None:
+        await real(record, caller)
+        world.log.fold.clear()
+
+    world.log.update = update
+    with pytest.raises(OutcomeUnknown, match="is gone already"):
+        await world.copier.copy_segment(RECORD, world.files)
+
+
 @pytest.mark.parametrize("reason", ["denied", "throttled", None])
 async def test_a_bucket_that_is_away_is_no_sign_that_another_daemon_finished_the_segment(
     world, reason
