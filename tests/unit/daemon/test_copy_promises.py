@@ -760,6 +760,15 @@ async def a_failed_copy(world: World) -> Any:
     return late
 
 
+async def test_no_keys_are_looked_at_of_a_copy_that_succeeded_or_wrote_nothing(world):
+    world.log.faults = {"ADD": IllegalTransition("no")}
+    assert await failure(world.copier.copy_segment(RECORD, world.files)) is not None
+    assert len(world.copier.late) == 0
+    world.log.faults = {}
+    await world.copier.copy_segment(RECORD, world.files)
+    assert len(world.copier.late) == 0
+
+
 async def test_keys_of_a_failed_copy_are_looked_at_so_often_and_not_before_they_are_due(world):
     late = await a_failed_copy(world)
     deletes = noted(world.bucket, "delete")
