@@ -662,6 +662,7 @@ async def test_failures_and_outcomes_are_told_until_a_copy_succeeds(world, monke
     assert world.copier.failures() == {}
     assert world.copier.outcomes() == {"storage_unavailable": 2, "ok": 1}
     assert world.copier.bytes_copied > 0
+    assert world.new_copier().bytes_copied == 0
 
 
 async def test_the_log_goes_before_what_belongs_to_it(world):
