@@ -842,15 +842,14 @@ async def test_a_copy_that_is_deleted_while_it_runs_is_looked_at_once_it_failed(
     assert not again.deleting, "that was its former life"
 
 
-async def test_what_a_copy_stored_under_a_repeat_is_its_own_though_the_log_lost_its_end(world):
-    late = await a_failed_copy(world)
-    (each,) = late._failed.values()
-    assert each.deleting
-    await world.copier.copy_segment(RECORD, world.files)
-    whole = world.stored
-    world.log.fold.clear()  # nobody deleted it
-    await late.look(each.due + 10_000)
-    assert world.stored == whole
+async def test_no_keys_are_looked_at_of_a_failed_copy_that_the_broker_repeated(world):
+    await world.log.put(metadata())
+    world.storage.put_fault = StorageUnavailable("away")
+    await failure(world.copier.copy_log_segment_data(RECORD, world.files))
+    assert len(world.copier.late) == 1
+    world.storage.put_fault = None
+    await world.copier.copy_log_segment_data(RECORD, world.files)
+    assert len(world.copier.late) == 0, "what lies there is the repeat's"
 
 
 async def test_late_objects_are_looked_at_once_they_are_due_and_not_all_the_time(
