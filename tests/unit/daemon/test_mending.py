@@ -112,6 +112,10 @@ class FakeFleet:
         return self
 
     @property
+    def acceptance(self) -> "FakeFleet":
+        return self
+
+    @property
     def log(self) -> Any:
         return self.only
 
