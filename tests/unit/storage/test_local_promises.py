@@ -195,6 +195,33 @@ async def test_nothing_is_written_below_another_directory_under_the_same_name(
     assert there == []
 
 
+class _Moving(Buffer):
+    """A source while which is read another directory takes the root's name."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(b"content")
+        self._root = root
+
+    def pread(self, offset: int, length: int) -> bytes:
+        if not (self._root.parent / "away").exists():
+            self._root.rename(self._root.parent / "away")
+            self._root.mkdir()
+        return super().pread(offset, length)
+
+
+async def test_what_is_stored_is_where_its_copy_began_whatever_has_that_name_meanwhile(
+    storage: LocalStorage, tmp_path: Path
+) -> None:
+    """By the copy's end the name may be the first directory's again, and nobody sees a thing."""
+    root = tmp_path / "remote"
+    moving = _Moving(root)
+    await storage.put_segment([(ObjectKind.LOG, "a/b/c.log", moving)], progress=Progress())
+    root.rename(tmp_path / "other")
+    (tmp_path / "away").rename(root)
+    assert await storage.size("a/b/c.log") == len(b"content")
+    assert list((tmp_path / "other").iterdir()) == []
+
+
 async def put_at(storage: LocalStorage, key: str) -> None:
     await storage.put_segment([(ObjectKind.LOG, key, Buffer(b"x"))], progress=Progress())
 

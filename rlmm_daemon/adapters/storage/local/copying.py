@@ -14,7 +14,11 @@ from typing import Final
 
 import msgspec
 
-from rlmm_daemon.adapters.storage.local.root import Root, make_directories, open_directory
+from rlmm_daemon.adapters.storage.local.root import (
+    Root,
+    make_directories_within,
+    open_directory,
+)
 from rlmm_daemon.domain.errors import ChecksumMismatch, StorageFull
 from rlmm_daemon.ports.passes import Passes, Stopped
 from rlmm_daemon.ports.storage import ObjectKind, Progress, ReadSource, Source, StoredObject
@@ -40,7 +44,16 @@ class Attempt(msgspec.Struct):
     _unsynced: list[int] = msgspec.field(default_factory=list)
 
     def run(self, objects: Sequence[tuple[ObjectKind, str, Source]]) -> list[StoredObject]:
-        """Store all objects, the `.log` visible last and only when all is durable."""
+        """Store all objects, the `.log` visible last and only when all is durable.
+
+        They go into the directory that the root is now, also where another one has its name later.
+        """
+        with self.root.opened() as root:
+            return self._run(objects, root)
+
+    def _run(
+        self, objects: Sequence[tuple[ObjectKind, str, Source]], root: int
+    ) -> list[StoredObject]:
         progress, keys = self.progress, [key for _, key, _ in objects]
         progress.phase, progress.bytes_total = "upload", sum(s.size for _, _, s in objects)
         self._require_space()
@@ -52,7 +65,7 @@ class Attempt(msgspec.Struct):
                 stored = self._store_all(objects, home)
                 self._check_stop()
                 progress.call = "rename"
-                self._publish([self.root.file(key) for key in keys], home)
+                self._publish(keys, home, root)
         except BaseException:
             shutil.rmtree(self.directory, ignore_errors=True)
             raise
@@ -135,7 +148,7 @@ class Attempt(msgspec.Struct):
         while self._unsynced:
             os.close(self._unsynced.pop())
 
-    def _publish(self, targets: Sequence[str], home: int) -> None:
+    def _publish(self, keys: Sequence[str], home: int, root: int) -> None:
         """Rename in order. From the first rename on nothing stops this short of a crash.
 
         The directory is synced before the `.log` gets its name: after a crash a visible `.log`
@@ -143,25 +156,18 @@ class Attempt(msgspec.Struct):
         never removed: a COPY_SEGMENT_FINISHED may name it. Until the `.log` is replaced, the old
         one stands beside new companions; each of them belongs to the same segment.
         """
-        places = [_split(target) for target in targets]
+        places = [_split(key) for key in keys]
         with contextlib.ExitStack() as held:
             opened: dict[str, int] = {}
             for directory, _ in places:
                 if directory not in opened:
-                    opened[directory] = self._entered(directory, held)
+                    opened[directory] = _entered(directory, root, held)
             self._check_stop()  # the directories may have hung, and nobody waits any more
             for number, (directory, name) in enumerate(places):
                 if number == len(places) - 1:
                     _sync_names({opened[directory] for directory, _ in places[:-1]})
                 os.rename(str(number), name, src_dir_fd=home, dst_dir_fd=opened[directory])
             _sync_names({opened[places[-1][0]]})
-
-    def _entered(self, directory: str, held: contextlib.ExitStack) -> int:
-        try:
-            return held.enter_context(open_directory(directory))
-        except FileNotFoundError:
-            make_directories(directory, below=self.root.path)
-            return held.enter_context(open_directory(directory))
 
     def _check_stop(self) -> None:
         if self.stop.is_set():
@@ -177,6 +183,14 @@ def _begin_write_back(target: int) -> None:
         os.posix_fadvise(target, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
+def _entered(directory: str, root: int, held: contextlib.ExitStack) -> int:
+    try:
+        return held.enter_context(open_directory(directory, within=root))
+    except FileNotFoundError:
+        make_directories_within(root, directory)
+        return held.enter_context(open_directory(directory, within=root))
+
+
 def _sync_names(directories: Iterable[int]) -> None:
     for directory in directories:
         os.fsync(directory)
@@ -184,7 +198,7 @@ def _sync_names(directories: Iterable[int]) -> None:
 
 def _split(path: str) -> tuple[str, str]:
     directory, _, name = path.rpartition("/")
-    return directory, name
+    return directory or ".", name
 
 
 def _status(source: Source) -> tuple[int, int, int] | None:

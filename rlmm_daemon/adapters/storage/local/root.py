@@ -53,8 +53,19 @@ class Root:
         Raises:
             StorageUnavailable: it is another one now, or none.
         """
-        if self._look() != self._identity:
-            raise StorageUnavailable(f"storage root {self.path} is another directory than before")
+        self._require_taken(self._look())
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[int]:
+        """Give the taken directory's descriptor, good whatever its name stands for later.
+
+        Raises:
+            StorageUnavailable: another directory has the name by now.
+        """
+        with open_directory(self.path) as descriptor:
+            status = os.fstat(descriptor)
+            self._require_taken((status.st_dev, status.st_ino))
+            yield descriptor
 
     def file(self, key: str) -> str:
         """Return the path of a key.
@@ -90,6 +101,10 @@ class Root:
         except OSError as error:
             raise translated(error, what) from error
 
+    def _require_taken(self, found: tuple[int, int]) -> None:
+        if found != self._identity:
+            raise StorageUnavailable(f"storage root {self.path} is another directory than before")
+
     def _look(self) -> tuple[int, int]:
         try:
             status = self._here.stat()
@@ -107,9 +122,9 @@ def translated(error: OSError, what: str) -> RlmmError:
 
 
 @contextlib.contextmanager
-def open_directory(path: str) -> Iterator[int]:
-    """Give a directory's descriptor, good for `dir_fd` and `fsync`."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def open_directory(path: str, *, within: int | None = None) -> Iterator[int]:
+    """Give a directory's descriptor, good for `dir_fd` and `fsync`; `within` is another one's."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=within)
     try:
         yield descriptor
     finally:
@@ -131,3 +146,14 @@ def make_directories(path: str, *, below: str) -> None:
     with contextlib.suppress(FileExistsError):
         Path(path).mkdir()
     sync_directory(parent)
+
+
+def make_directories_within(root: int, path: str) -> None:
+    """Create what is missing of a relative path below an open directory, durably."""
+    made = "."
+    for name in path.split("/"):
+        with open_directory(made, within=root) as parent:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, dir_fd=parent)
+            os.fsync(parent)
+        made = f"{made}/{name}"
