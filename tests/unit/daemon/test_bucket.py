@@ -19,7 +19,8 @@ from rlmm_daemon.daemon.bucket.bucket import Bucket, BucketIdentity
 from rlmm_daemon.daemon.bucket.presence import PresenceFacts, PresenceFile
 from rlmm_daemon.daemon.bucket.storage_keeper import confirm_anew
 from rlmm_daemon.domain.errors import ConfigError, Malformed, StorageUnavailable
-from rlmm_daemon.ports.storage import ObjectInfo, ObjectKind
+from rlmm_daemon.ports.storage import ObjectInfo, ObjectKind, Progress
+from tests.contract.storage import segment
 from tests.support import markers
 from tests.support.memory_storage import MemoryBucket, MemoryStorage
 from tests.unit.daemon.reading import until
@@ -613,11 +614,19 @@ async def test_a_directory_that_was_mounted_anew_is_used_once_its_marker_was_see
     shutil.copytree(root, anew)
     root.rename(away)
     root.mkdir()  # the mount point alone
-    with pytest.raises(StorageUnavailable, match="it is gone"):
+    with pytest.raises(StorageUnavailable, match="another directory than before"):
         await confirm_anew(one)
     assert all((await one.delete(["d/a.log"])).values())
+    # Nor is anything done there by those who saw the marker just before.
+    assert all((await storage.delete(["d/a.log"])).values())
+    with pytest.raises(StorageUnavailable, match="another directory than before"):
+        await storage.put_segment(segment(), progress=Progress())
+    assert list(root.iterdir()) == []
     shutil.rmtree(root)
     anew.rename(root)
+    # What was stored before the mount came back is not vouched for by its marker.
+    with pytest.raises(StorageUnavailable, match="another directory than before"):
+        await one.confirm()
     await confirm_anew(one)
     assert await one.delete(["d/a.log"]) == {"d/a.log": None}
     await storage.overwrite_control("_rlmm/x", b"x")

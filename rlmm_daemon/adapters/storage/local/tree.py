@@ -162,6 +162,8 @@ class Tree:
             except FileNotFoundError:
                 self.root.check()
                 return None
+            if self.root.taken:
+                self.root.check()  # else a marker would vouch for what stood here before
         return ControlObject(data=data, etag=etag_of(data))
 
     def try_put_control(self, key: str, data: bytes, if_etag: str | None) -> str | None:
