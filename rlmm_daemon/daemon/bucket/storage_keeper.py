@@ -223,15 +223,13 @@ async def confirm_anew(bucket: Bucket) -> None:
     """Make sure that the marker is ours, of what stands under the storage's name now.
 
     A mount that has come back is another directory, which a storage of local files takes for
-    another storage until it is opened anew. That is done once a marker stands there: copies and
-    deletes that saw the marker before would go on in an empty mount point.
+    another storage until it is opened anew.
 
     Raises:
         StorageUnavailable: it is not, or the storage does not answer.
     """
-    storage = bucket.storage
-    if storage.local_path(MARKER_KEY) is not None and await storage.size(MARKER_KEY) is not None:
-        await storage.open()
+    if bucket.storage.local_path(MARKER_KEY) is not None:
+        await bucket.storage.open()
     await bucket.confirm()
 
 

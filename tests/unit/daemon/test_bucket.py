@@ -616,6 +616,8 @@ async def test_a_directory_that_was_mounted_anew_is_used_once_its_marker_was_see
     root.mkdir()  # the mount point alone
     with pytest.raises(StorageUnavailable, match="another directory than before"):
         await confirm_anew(one)
+    with pytest.raises(StorageUnavailable, match="another directory than before"):
+        await one.peek()
     assert all((await one.delete(["d/a.log"])).values())
     # Nor is anything done there by those who saw the marker just before.
     assert all((await storage.delete(["d/a.log"])).values())

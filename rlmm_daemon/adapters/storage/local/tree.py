@@ -20,6 +20,7 @@ from rlmm_daemon.adapters.storage.local.root import (
     open_directory,
     sync_directory,
 )
+from rlmm_daemon.codec.marker import MARKER_KEY
 from rlmm_daemon.domain.errors import RlmmError, StorageUnavailable
 from rlmm_daemon.ports.storage import Conflict, ControlObject, ObjectInfo, UploadInfo
 
@@ -41,9 +42,16 @@ class Tree:
     def open(self) -> None:
         """Take the root, make the private area, sweep what a crash of this owner left there.
 
-        Swept only once: what is found there later is being written by this very process. Whoever
-        only reads makes and sweeps nothing.
+        Another directory than before is taken if a marker stands in it, as after a mount that has
+        come back: whoever saw the marker just before would go on in an empty mount point. Swept
+        only once: what is found there later is being written by this very process. Whoever only
+        reads makes and sweeps nothing.
+
+        Raises:
+            StorageUnavailable: the root is not there, or is another directory than before.
         """
+        if self.root.taken and not Path(self.root.file(MARKER_KEY)).is_file():
+            self.root.check()
         self.root.take()
         if self._reads_only:
             return
