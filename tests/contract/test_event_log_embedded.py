@@ -14,7 +14,7 @@ from rlmm_daemon.adapters.os.disk import LocalDisk
 from rlmm_daemon.domain.ids import MetadataPartition
 from rlmm_daemon.ports.event_log import EventLog, LogRange
 from tests.contract.event_log import EventLogContract, spawning
-from tests.unit.event_log.faulty_disk import FaultyDisk
+from tests.unit.adapters.event_log.embedded.faulty_disk import FaultyDisk
 
 OPTIONS = EmbeddedOptions(
     heartbeat_seconds=0.01, segment_bytes=1024, preallocate_bytes=512, probe_seconds=0.01

@@ -19,7 +19,7 @@ from rlmm_daemon.daemon.socket.greeting import Role
 from rlmm_daemon.daemon.socket.handlers import REQUESTS
 from rlmm_daemon.domain.errors import InvalidArgument
 from rlmm_daemon.domain.ids import SegmentId
-from tests.unit.socket.fakes import ORDERS, daemon
+from tests.unit.daemon.socket.fakes import ORDERS, daemon
 
 R = api.Right
 

@@ -9,7 +9,7 @@ import pytest
 from rlmm_daemon.codec import api, frames
 from rlmm_daemon.daemon.socket import bulk, peer_watch
 from rlmm_daemon.domain.errors import StorageUnavailable
-from tests.unit.socket.fakes import ORDERS, FakeBulk, Raw, daemon, until
+from tests.unit.daemon.socket.fakes import ORDERS, FakeBulk, Raw, daemon, until
 
 READY = frames.request_frame(7, "is_ready", api.PartitionParams(api.Partition.of(ORDERS)))
 FETCH = api.FetchParams(b"r", 0)

@@ -32,7 +32,7 @@ from rlmm_daemon.domain.errors import (
     TimedOut,
 )
 from rlmm_daemon.domain.ids import MetadataPartition
-from tests.unit.socket.fakes import (
+from tests.unit.daemon.socket.fakes import (
     BROKER,
     CLUSTER,
     HANGS,

@@ -15,7 +15,7 @@ from rlmm_daemon.codec.api import Right
 from rlmm_daemon.daemon.socket.listening import Listener
 from rlmm_daemon.daemon.socket.rights import Grant, Peer, RightsTable, peer_of
 from rlmm_daemon.domain.errors import ConfigError
-from tests.unit.socket.fakes import BROKER, CLUSTER, ORDERS, FakeBulk, Raw, daemon, until
+from tests.unit.daemon.socket.fakes import BROKER, CLUSTER, ORDERS, FakeBulk, Raw, daemon, until
 
 READY = frames.request_frame(7, "is_ready", api.PartitionParams(api.Partition.of(ORDERS)))
 

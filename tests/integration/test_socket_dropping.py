@@ -12,7 +12,7 @@ from rlmm_daemon.client import AsyncClient, Client, ClientOptions
 from rlmm_daemon.client._sync.connection import Connection
 from rlmm_daemon.codec import api, frames
 from rlmm_daemon.domain.errors import DaemonUnreachable, OutcomeUnknown, TimedOut
-from tests.unit.socket.fakes import BROKER, ORDERS, segment
+from tests.unit.daemon.socket.fakes import BROKER, ORDERS, segment
 
 #: A client that tries again without a pause makes thousands of connections in a second.
 CONNECTIONS_MAX = 30

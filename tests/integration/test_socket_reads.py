@@ -24,7 +24,7 @@ from rlmm_daemon.observability.metrics import Metrics
 from rlmm_daemon.ports.storage import ObjectKind
 from tests.support.memory_storage import MemoryBucket, MemoryStorage, _Stored
 from tests.unit.daemon.segments import IDENTITY, FakeLog, metadata
-from tests.unit.socket.fakes import daemon, until
+from tests.unit.daemon.socket.fakes import daemon, until
 
 SIZE = 9_000_000
 BODY = random.Random(3).randbytes(SIZE)

@@ -6,7 +6,7 @@ from rlmm_daemon.codec import api, frames, records
 from rlmm_daemon.core.fold.outcome import Applied, Rejected
 from rlmm_daemon.daemon.base.fair_scheduler import FairScheduler
 from rlmm_daemon.domain.errors import IllegalTransition, OutcomeUnknown
-from tests.unit.socket.fakes import BROKER, CLUSTER, ORDERS, Raw, daemon, segment, until
+from tests.unit.daemon.socket.fakes import BROKER, CLUSTER, ORDERS, Raw, daemon, segment, until
 
 ADD = "add_remote_log_segment_metadata"
 

@@ -23,7 +23,7 @@ from rlmm_daemon.domain.ids import MetadataPartition, SegmentId, TopicId, TopicI
 from rlmm_daemon.ports.event_log import EventLog
 from rlmm_daemon.wiring import adapters
 from tests.kafka.probe import Probe
-from tests.unit.manager import events
+from tests.unit.daemon import events
 
 COUNT = 4
 TOPIC_ID = TopicId(bytes(range(1, 17)))

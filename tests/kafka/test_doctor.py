@@ -10,7 +10,7 @@ from rlmm_daemon.config import Config
 from rlmm_daemon.offline import checkup
 from tests.kafka.rig import BROKER, KafkaRig, serving, tp_in
 from tests.kafka.test_security import RIGHTS, grant
-from tests.unit.manager import events
+from tests.unit.daemon import events
 
 AS_RLMM = {"listener": "SASL", "mechanism": "SCRAM-SHA-256", "user": "rlmm"}
 

@@ -17,7 +17,7 @@ from rlmm_daemon.domain.errors import HistoryLost
 from tests.kafka.probe import ProbeError
 from tests.kafka.rig import BROKER, P0, Writer, follower, segments, serving, tp_in, until
 from tests.kafka.test_topic import failed
-from tests.unit.manager import events
+from tests.unit.daemon import events
 
 #: Kafka itself may take half a minute for an election, where a frozen node led the controllers.
 ELECTION_SECONDS = 120

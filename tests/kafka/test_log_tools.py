@@ -16,7 +16,7 @@ from rlmm_daemon.offline.log_copying import run as copy
 from rlmm_daemon.offline.log_restoring import known_to
 from rlmm_daemon.offline.log_restoring import run as restore
 from tests.kafka.rig import BROKER, COUNT, P0, KafkaRig, Writer, segments, serving, tp_in, until
-from tests.unit.manager import events
+from tests.unit.daemon import events
 
 
 def written(rig: KafkaRig, count: int) -> list[bytes]:

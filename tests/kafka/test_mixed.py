@@ -5,7 +5,7 @@ import asyncio
 from rlmm_daemon.daemon.base.caller import Caller
 from tests.kafka.probe import user
 from tests.kafka.rig import BROKER, COUNT, Writer, serving, tp_in, until
-from tests.unit.manager import events
+from tests.unit.daemon import events
 
 
 async def test_both_managers_see_what_the_other_writes_byte_for_byte(rig, tmp_path):

@@ -18,7 +18,7 @@ from rlmm_daemon.wiring import adapters
 from tests.kafka.cleaner_rig import OneDaemon
 from tests.kafka.cleaner_rig import until as patiently
 from tests.kafka.rig import Writer, serving, tp_in, until
-from tests.unit.manager import events
+from tests.unit.daemon import events
 
 WAYS = [
     ("TLS", "PLAIN"),

@@ -15,7 +15,7 @@ from rlmm_daemon.adapters.os.disk import LocalDisk
 from rlmm_daemon.codec import formatter, records
 from rlmm_daemon.domain.ids import MetadataPartition
 from tests.kafka.probe import Probe, ProbeError
-from tests.unit.manager.events import started, updated
+from tests.unit.daemon.events import started, updated
 
 DATA = Path(__file__).parents[1] / "data"
 

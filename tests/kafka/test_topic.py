@@ -30,7 +30,7 @@ from tests.kafka.rig import (
     tp_in,
     until,
 )
-from tests.unit.manager import events
+from tests.unit.daemon import events
 
 POISON = Path(__file__).parents[1] / "data" / "golden" / "poison.jsonl"
 

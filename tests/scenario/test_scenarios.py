@@ -41,21 +41,21 @@ def compare(path, text, answer, request):
 
 #: Faults of real files, a real copier or a real bucket, and the tests that make them happen.
 ELSEWHERE = {
-    "unit/cli/test_offline.py": {
+    "unit/offline/test_stopped_daemon.py": {
         "offline",
         "offline_history_lost",
         "offline_log_corrupt",
         "offline_unbound",
     },
-    "unit/daemon/test_copy_explained.py": {
+    "unit/daemon/copying/test_copy_explained.py": {
         *(f"copy_{phase.value.replace(' ', '_')}" for phase in CopyPhase),
         "copy_failed",
     },
-    "unit/daemon/test_roll_back.py": {"copy_unsettled"},
+    "unit/daemon/copying/test_roll_back.py": {"copy_unsettled"},
     "integration/test_bad_days.py": {"storage_trouble", "log_takes_no_writes"},
     "integration/test_two_daemons.py": {"other_daemon"},
-    "unit/manager/test_unusable_files.py": {"file_unusable"},
-    "unit/manager/test_identity.py": {"log_may_lose_events", "log_foreign"},
+    "unit/daemon/following/test_unusable_files.py": {"file_unusable"},
+    "unit/daemon/metadata/test_previous_state.py": {"log_may_lose_events", "log_foreign"},
 }
 
 

@@ -131,3 +131,10 @@ def test_a_class_has_as_many_methods_as_one_keeps_in_mind():
     }
     assert {each: count for each, count in found.items() if count > MORE_METHODS.get(each, 0)} == {}
     assert set(MORE_METHODS) == set(found), "what became small stays so"
+
+
+def test_tests_lie_in_the_room_of_what_they_test():
+    rooms = {name(path.parent) for path in MODULES}
+    here = Path(__file__).parent
+    found = {str(path.parent.relative_to(here)) for path in here.rglob("test_*.py")}
+    assert found - rooms == set()

@@ -31,7 +31,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     source = tmp_path_factory.mktemp("source")
     for name in ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md"):
         shutil.copy(ROOT / name, source)
-    for name in ("rlmm_daemon", "tests/unit/process"):
+    for name in ("rlmm_daemon", "tests/unit/daemon/process"):
         shutil.copytree(ROOT / name, source / name)
     run = subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", "out"],

@@ -7,7 +7,7 @@ import pytest
 
 from rlmm_daemon.client import AsyncClient, Client, ClientOptions, _common
 from rlmm_daemon.domain.errors import DaemonUnreachable
-from tests.unit.socket.fakes import FakeBulk, daemon, segment
+from tests.unit.daemon.socket.fakes import FakeBulk, daemon, segment
 
 IMPATIENT = ClientOptions(timeout_seconds=0.01)
 

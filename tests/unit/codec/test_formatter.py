@@ -1,7 +1,7 @@
 """Lines of Kafka's RemoteLogMetadataFormatter; tests/kafka compares with Kafka itself."""
 
 from rlmm_daemon.codec import formatter
-from tests.unit.manager.events import started, updated
+from tests.unit.daemon.events import started, updated
 
 SEGMENT = (
     "remoteLogSegmentId=RemoteLogSegmentId{topicIdPartition=AQIDBAUGBwgJCgsMDQ4PEA:orders-0,"

@@ -11,7 +11,7 @@ from rlmm_daemon.domain.ids import uuid_text
 from rlmm_daemon.reconcile import control
 from rlmm_daemon.reconcile.act import evidence
 from tests.unit.reconcile.configured import LOCAL
-from tests.unit.reconcile.test_guards import presence
+from tests.unit.reconcile.judge.test_guards import presence
 
 
 def test_whoever_only_looks_writes_nothing(tmp_path: Path) -> None:

@@ -1,0 +1,44 @@
+"""What `explain` recommends where nobody knows all that the log said."""
+
+from itertools import product
+from typing import Any
+
+import pytest
+
+from rlmm_daemon.core.explain.explanation import explain
+from rlmm_daemon.core.explain.facts import Facts, SegmentCount
+from rlmm_daemon.core.readiness.states import Failure, FailureReason, PartitionState
+from rlmm_daemon.domain.segment import SegmentState
+from tests.unit.core.explain.test_explanation import facts
+
+STUCK = (SegmentState.COPY_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_STARTED)
+STATES = [state for state in PartitionState if state is not PartitionState.FAILED]
+
+
+def stuck(storage: str, **changes: Any) -> Facts:
+    count = SegmentCount(count=1, size_bytes=1, oldest_id="an-id", oldest_at_ms=0)
+    told: Facts = facts(
+        now_ms=10**12, storage_kind=storage, segments=dict.fromkeys(STUCK, count), **changes
+    )
+    return told
+
+
+def deletes(told: Facts) -> bool:
+    found = explain(told)
+    commands = [found.next_command, *(notice.next_command for notice in found.also)]
+    return any(f"rlmm {word}" in (each or "") for each in commands for word in ("delete", "purge"))
+
+
+@pytest.mark.parametrize("storage", ["none", "local"])
+def test_no_deletion_is_recommended_where_history_is_uncertain(storage):
+    for reason, held in product(FailureReason, (0, 1)):
+        failure = Failure(reason, "here", 0)
+        told = stuck(storage, state=PartitionState.FAILED, failure=failure, held=held)
+        assert not deletes(told), reason
+    doubts: tuple[dict[str, Any], ...] = ({"missing": 1}, {"lacks_offsets": True})
+    for state, doubt in product(STATES, doubts):
+        assert not deletes(stuck(storage, state=state, **doubt)), (state, doubt)
+
+
+def test_where_nothing_is_uncertain_a_stuck_segment_is_ended():
+    assert deletes(stuck("local", state=PartitionState.READY, position=1, target=1))

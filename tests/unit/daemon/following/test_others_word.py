@@ -1,0 +1,88 @@
+"""How far a daemon had read, after another one was told to accept that the log lost it."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rlmm_daemon.codec.marker import AcceptedLoss
+from rlmm_daemon.codec.state_files import Position
+from rlmm_daemon.daemon.base.caller import Caller
+from rlmm_daemon.daemon.bucket.storage_keeper import _tell_of_changes, presence_of
+from rlmm_daemon.daemon.following.bucket_record import BucketLog
+from rlmm_daemon.domain.ids import uuid_text
+from tests.unit.daemon.events import TP, of, started, until, updated
+from tests.unit.daemon.metadata.test_previous_state import FakeBucket
+
+NUMBER = of(TP)
+
+
+async def read(manager: Any) -> None:
+    """Read the log to its end, and follow it no more."""
+    manager.replace_assignment([TP], [])
+    await until(lambda: manager.lookups.is_ready(TP))
+    await manager.events.add(started(1, 0, 9), Caller.BROKER)
+    await manager.events.update(updated(1), Caller.BROKER)
+    manager.replace_assignment([], [])
+    await until(lambda: NUMBER not in manager.fleet.followers)
+    assert presence_of(manager).partitions[NUMBER].next_offset == 2
+
+
+def loss(manager: Any, number: int | None) -> AcceptedLoss:
+    topic_id = uuid_text(manager.fleet.identity.topic_id)
+    return AcceptedLoss(metadata_partition=number, topic_id=topic_id, accepted_at_ms=7, broker_id=2)
+
+
+@pytest.mark.parametrize("number", [NUMBER, None])
+async def test_what_nobody_follows_here_is_not_told_as_news_behind_an_accepted_loss(rig, number):
+    async with rig.manager() as manager:
+        await read(manager)
+        losses = list[AcceptedLoss]()
+        presence: Any = SimpleNamespace(changed=lambda: None, moved=lambda: None)
+        async with asyncio.TaskGroup() as group:
+            told = _tell_of_changes(manager, presence, tuple, lambda: tuple(losses))
+            telling = group.create_task(told)
+            await asyncio.sleep(0)
+            losses.append(loss(manager, number))
+            await until(lambda: NUMBER not in presence_of(manager).partitions)
+            telling.cancel()
+
+
+async def test_nor_is_it_in_the_next_life_that_hears_of_the_loss(rig):
+    async with rig.manager() as manager:
+        await read(manager)
+        known = BucketLog(
+            topic_id=manager.fleet.identity.topic_id,
+            partition_count=manager.fleet.identity.partition_count,
+            lost_since={NUMBER},
+        )
+    async with rig.manager(bucket=FakeBucket(known)) as manager:
+        await until(lambda: manager.fleet.marker_checked)
+        assert NUMBER not in presence_of(manager).partitions
+
+
+async def test_what_the_log_confirms_here_is_told_all_the_same(rig):
+    async with rig.manager() as manager:
+        manager.replace_assignment([TP], [])
+        await until(lambda: manager.lookups.is_ready(TP))
+        manager.fleet.others.lost_elsewhere([NUMBER])
+        await manager.events.add(started(1, 0, 9), Caller.BROKER)
+        await until(lambda: presence_of(manager).partitions[NUMBER].next_offset == 1)
+        manager.replace_assignment([], [])
+        await until(lambda: NUMBER not in manager.fleet.followers)
+        assert presence_of(manager).partitions[NUMBER].next_offset == 1
+
+
+async def test_what_failed_of_it_here_is_not_told_once_nobody_follows_it(rig):
+    async with rig.manager() as manager:
+        manager.replace_assignment([TP], [])
+        await until(lambda: manager.lookups.is_ready(TP))
+        manager.fleet.followers[NUMBER].recheck([Position(7, 0)])
+        await until(lambda: manager.fleet.followers[NUMBER].failure is not None)
+        manager.fleet._reads.recorded[NUMBER] = Position(7, 0)
+        manager.fleet.others.lost_elsewhere([NUMBER])
+        assert presence_of(manager).partitions[NUMBER].next_offset == 7
+        manager.replace_assignment([], [])
+        await until(lambda: NUMBER not in manager.fleet.followers)
+        assert NUMBER not in presence_of(manager).partitions

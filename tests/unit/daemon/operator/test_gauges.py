@@ -1,0 +1,71 @@
+"""Levels are copied into the metrics in short steps, and are whole between any two."""
+
+from types import SimpleNamespace
+from typing import Any
+
+from rlmm_daemon.core.fold.cache import PartitionCache
+from rlmm_daemon.daemon.metadata import tally
+from rlmm_daemon.daemon.operator import gauges
+from rlmm_daemon.daemon.socket.limits import ServerStats
+from rlmm_daemon.domain.ids import TopicIdPartition
+from rlmm_daemon.observability.metrics import Metrics
+from tests.unit.daemon.events import NEIGHBOUR, TP, copied, of, until
+from tests.unit.daemon.following.test_mapped import NEVER
+
+OTHER = next(
+    tp for n in range(100) if of(tp := TopicIdPartition(TP.topic_id, "orders", n)) != of(TP)
+)
+
+
+def gauges_of(manager: Any) -> gauges.Gauges:
+    idle: Any = SimpleNamespace(
+        jobs=list, outcomes=dict, outcomes_of_roll_backs=dict, bytes_copied=0
+    )
+    return gauges.Gauges(Metrics(), manager, idle, ServerStats())
+
+
+def samples(of_manager: gauges.Gauges, name: str) -> dict[str, float]:
+    """Return a metric's values by its label's value."""
+    lines = of_manager._metrics.text().decode().splitlines()
+    found = [line.removeprefix(f"{name}{{") for line in lines if line.startswith(f"{name}{{")]
+    return {line.split('"')[1]: float(line.rpartition(" ")[2]) for line in found}
+
+
+async def test_positions_are_there_between_any_two_steps_and_gone_with_their_follower(
+    rig, monkeypatch
+):
+    monkeypatch.setattr(gauges, "_FOLLOWERS_AT_ONCE", 1)
+    async with rig.manager(snapshots=NEVER) as manager:
+        manager.replace_assignment([TP, OTHER], [])
+        await until(lambda: manager.lookups.is_ready(TP) and manager.lookups.is_ready(OTHER))
+        for each in (TP, OTHER):
+            await copied(manager, 1, 0, 9, each)
+        shown = gauges_of(manager)
+        list(shown._steps())
+        both = {str(of(TP)), str(of(OTHER))}
+        for _ in shown._steps():
+            assert samples(shown, "rlmm_log_next_offset").keys() == both
+            assert samples(shown, "rlmm_log_lag_events").keys() == both
+        manager.replace_assignment([TP], [])
+        await until(lambda: len(manager.followed()) == 1)
+        list(shown._steps())
+        assert samples(shown, "rlmm_log_next_offset").keys() == {str(of(TP))}
+        assert samples(shown, "rlmm_log_lag_events").keys() == {str(of(TP))}
+
+
+async def test_the_segments_of_many_user_partitions_are_counted_in_steps(rig):
+    async with rig.manager(snapshots=NEVER) as manager:
+        manager.replace_assignment([TP, NEIGHBOUR], [])
+        await until(lambda: manager.lookups.is_ready(TP) and manager.lookups.is_ready(NEIGHBOUR))
+        for number in range(3):
+            await copied(manager, number, 10 * number, 10 * number + 9)
+        await copied(manager, 1000, 0, 9, NEIGHBOUR)
+        (follower,) = manager.followed()
+        for number in range(1_000, 1_300):
+            empty = TopicIdPartition(TP.topic_id, "many", number)
+            follower.fold.partitions.add(PartitionCache(empty))
+        shown = gauges_of(manager)
+        assert len(list(shown._segments())) == 302 // tally.COUNTED_AT_ONCE + 1
+        counted = samples(shown, "rlmm_segments")
+        assert counted["COPY_SEGMENT_FINISHED"] == 4
+        assert counted["COPY_SEGMENT_STARTED"] == counted["DELETE_SEGMENT_STARTED"] == 0

@@ -1,0 +1,36 @@
+"""Which segments that a log lost one order looks for."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from rlmm_daemon.codec import records
+from rlmm_daemon.daemon.operator import recovering
+from rlmm_daemon.daemon.operator.recovering import Candidate, Recovery, RecoveryOptions
+from rlmm_daemon.domain.ids import BrokerId
+from rlmm_daemon.domain.segment import CustomMetadata, SegmentMetadata
+from tests.unit.daemon.events import started
+
+NOBODY: Any = None
+
+
+class Looking(Recovery):
+    """One that finds the objects of the last segment only."""
+
+    def __init__(self) -> None:
+        options = RecoveryOptions(broker_id=BrokerId(1), started_at_ms=0, patience_ms=0)
+        super().__init__(NOBODY, NOBODY, options, is_running=lambda _: False)
+
+    async def _look(self, segment: SegmentMetadata) -> CustomMetadata | str:
+        found = segment.start_offset == 40
+        return CustomMetadata(b"") if found else "none of its objects is there"
+
+
+async def test_what_is_whole_is_found_behind_more_than_one_order_looks_for(monkeypatch):
+    monkeypatch.setattr(recovering, "SEGMENTS_MAX", 2)
+    follower: Any = SimpleNamespace(partition=1)
+    begun = [records.decode(started(n, 10 * n, 10 * n + 9)) for n in range(5)]
+    candidates = [Candidate(segment=cast("SegmentMetadata", each), state=None) for each in begun]
+    recovery = Looking()
+    looks = [await recovery.look(follower, candidates) for _ in range(4)]
+    assert [look.left for look in looks] == [3, 1, 0, 0]
+    assert [len(look.whole) for look in looks] == [0, 0, 1, 1]
