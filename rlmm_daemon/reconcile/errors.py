@@ -1,4 +1,4 @@
-"""Errors with which a night ends."""
+"""Errors that end the nightly job, with their exit codes."""
 
 import re
 from typing import Final

@@ -137,14 +137,16 @@ def run_many(scenario: str, first: int, count: int, workers: int, mutant: str | 
         jobs = [pool.submit(run_chunk, scenario, chunk) for chunk in _chunks(first, count)]
         for job in concurrent.futures.as_completed(jobs):
             total.add(job.result())
-    _print_total(scenario, total, time.perf_counter() - started)
+    _print_total(scenario, total, time.perf_counter() - started, mutant)
     return 1 if total.failures else 0
 
 
-def _print_total(scenario: str, total: Total, seconds: float) -> None:
+def _print_total(scenario: str, total: Total, seconds: float, mutant: str | None) -> None:
+    planted = f" --mutant {mutant}" if mutant is not None else ""
     for seed in sorted(total.failures)[:FAILURES_SHOWN_MAX]:
         print(total.failures[seed])
-        print(f"  replay: python -m tests.simulation.run --scenario {scenario} --seed {seed}\n")
+        replay = f"python -m tests.simulation.run --scenario {scenario} --seed {seed}{planted}"
+        print(f"  replay: {replay}\n")
     for cause, times in Counter(total.causes.values()).most_common():
         print(f"{times:>6} x {cause.splitlines()[0][:200]}")
     counts = " ".join(f"{name.replace(' ', '_')}={n}" for name, n in sorted(total.counts.items()))

@@ -16,6 +16,7 @@ from tests.simulation.disk import DiskFaults
 from tests.simulation.event_log import EventLogScenario
 from tests.simulation.kafka.mutants import MUTANTS as KAFKA_MUTANTS
 from tests.simulation.mutants import MUTANTS, Mutant, mutated
+from tests.simulation.operators.mutants import MUTANTS as OPERATORS_MUTANTS
 from tests.simulation.run import EMBEDDED
 from tests.simulation.swarm import Swarm
 from tests.simulation.world import Life, Outcome, helpful_switches, run_seed
@@ -126,7 +127,9 @@ def test_two_processes_with_different_hash_seeds_print_the_same_trace(chosen: st
     assert trace("1") == trace("4711")
 
 
-@pytest.mark.parametrize("mutant", [*MUTANTS, *KAFKA_MUTANTS], ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize(
+    "mutant", [*MUTANTS, *KAFKA_MUTANTS, *OPERATORS_MUTANTS], ids=lambda mutant: mutant.name
+)
 def test_every_mutant_still_fits_its_module(mutant: Mutant):
     path = ROOT / (mutant.module.replace(".", "/") + ".py")
     changed = mutated(path.read_text(encoding="utf-8"), mutant)

@@ -1,4 +1,4 @@
-"""Finished segments in neither of Kafka's sets (W11): which one may go, if any.
+"""Finished segments that no listing shows (the third set): which one may go, if any.
 
 Retention walks Kafka's listings, so what is in none of them is never deleted by anybody. It may go
 once the referenced segments alone hold all its offsets, epoch by epoch. One at a time per

@@ -1,9 +1,9 @@
-"""Sealing of a fold into a snapshot's tables, and back: what is loaded behaves as what was written.
+"""Sealing of a fold into a snapshot's tables (`unsealing` is the way back).
 
-Everything that decides a later answer is stored, orders included; counters of passed-over and
-rejected records are not, they count since the process began. A table over which nothing changed is
-passed on as it is; where something changed, its columns are copied in runs, and only what changed
-is made anew.
+What is loaded behaves as what was written. Everything that decides a later answer is stored, orders
+included; counters of passed-over and rejected records are not, they count since the process began.
+A table over which nothing changed is passed on as it is; where something changed, its columns are
+copied in runs, and only what changed is made anew.
 """
 
 from array import array

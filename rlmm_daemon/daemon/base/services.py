@@ -1,6 +1,6 @@
 """Protocols of the parts of the daemon that the socket's handlers call."""
 
-# ruff: noqa: D102 - these rows are the socket's methods, which codec.api and the README describe
+# ruff: noqa: D102 - these rows are the socket's methods, which codec.api and docs/protocol.md describe
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
 from typing import Any, Protocol

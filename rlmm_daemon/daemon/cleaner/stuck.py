@@ -1,4 +1,4 @@
-"""Segments that nobody ends: copies that were given up, deletes that stay begun, W11's third set.
+"""Segments that nobody ends: copies that were given up, deletes that stay begun, the third set.
 
 The owner of a metadata partition looks at all of it; a daemon that only follows one looks at the
 copies of the broker that it stands beside, which nobody else can judge.

@@ -1,4 +1,4 @@
-"""Batches of the log, folded in slices between which look-ups are answered."""
+"""Batches that were read from the log, folded in slices between which look-ups are answered."""
 
 import gc
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""A connection of requests and answers.
+"""A client's connection: look-ups answered at once, all other requests in tasks of their own.
 
 The shape follows from what is fast on one event loop: a look-up is answered inside the read
 callback, a broker's write is begun there and answered by its own apply, and all answers of one turn

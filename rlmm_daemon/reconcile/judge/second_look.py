@@ -1,4 +1,4 @@
-"""A second look at what a listing only hints at.
+"""A second look at objects that a listing calls missing, before anybody is told.
 
 The log's tail is read, for hours may lie behind the log; of segments that it does not name each
 object is asked for itself, on the executors; then the tail is read once more. Its end is younger

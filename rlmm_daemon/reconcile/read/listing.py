@@ -1,9 +1,9 @@
 """Listing of the storage, in slices that Spark tasks list side by side.
 
-A slice is a prefix, a user partition's as a rule, or a part of one that is large (`cutting`). S3 is
-listed by obstore, whose parser takes 65,000 keys a second where botocore's takes 14,000 (`s3_pages`
-knows when botocore has to). It has no word for old versions: those of a versioned bucket are listed
-apart, by `s3_calls`.
+A slice is a prefix, a user partition's as a rule, or a part of one that is large (`prefix_cuts`).
+S3 is listed by obstore, whose parser takes 65,000 keys a second where botocore's takes 14,000
+(`s3_pages` knows when botocore has to). It has no word for old versions: those of a versioned
+bucket are listed apart, by `s3_calls`.
 """
 
 import itertools

@@ -4,12 +4,13 @@
 accepted losses, and at holds. So is `acceptance_leaves_no_hold`: the hold is written twice.
 
 Three that the simulation is blind for are seen by unit tests. That a hold which is ended by its
-number ends all: `daemon/test_marker_promises.py`; it takes two metadata partitions with losses at
-once. That a partition turns ready while it compares: `core/test_following.py`; the embedded log
-says where it ends at once, so never behind the last batch. That the whole log is given up without
-a hold: `daemon/test_bucket.py`; nights spare what is older than an accepted loss all the same.
+number ends all: `bucket/test_marker_promises.py`; it takes two metadata partitions with losses at
+once. That a partition turns ready while it compares: `readiness/test_following.py`; the embedded
+log says where it ends at once, so never behind the last batch. That the whole log is given up
+without a hold: `bucket/test_bucket.py`; nights spare what is older than an accepted loss all the
+same.
 
-Two more are seen by `storage/test_presence.py` alone: that a clone which was met is gone at its
+Two more are seen by `bucket/test_presence.py` alone: that a clone which was met is gone at its
 first silence (both write so often that it is met again before anything is deleted), and that the
 first file which a life finds is its forerunner's (a copied log is found out before it is ready).
 

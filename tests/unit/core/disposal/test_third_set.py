@@ -1,4 +1,4 @@
-"""W11's third set: what is listed nowhere goes only if others that are listed hold its offsets."""
+"""The third set: what is listed nowhere goes only if others that are listed hold its offsets."""
 
 import random
 

@@ -86,7 +86,7 @@ def test_a_segment_that_finished_again_is_on_top_again(world):
     assert [world.look(0, offset) for offset in (40, 60, 120)] == [1, 1, 2]
 
 
-# Row W11: a finished segment can vanish from epoch listings
+# A finished segment can vanish from epoch listings
 
 
 def test_a_vanished_segment_is_not_listed_but_in_the_third_set_and_still_looked_up(world):

@@ -676,7 +676,7 @@ def test_a_stuck_copys_delete_by_a_clock_that_was_ahead_is_kept_by_the_storages_
     run(scenario)
 
 
-# What no listing shows (W11).
+# What no listing shows: the third set.
 
 
 def test_what_no_listing_shows_goes_once_listed_segments_hold_it():
