@@ -93,11 +93,11 @@ class OpenManager:
         return await self._read(partition, lambda: ask(partition, epoch, Caller.OPERATOR))
 
     async def _read(self, partition: TopicIdPartition, ask: Callable[[], T]) -> T:
+        if self.manager.gates.draining:  # what it had read may be answered yet, and gets old
+            raise Draining("the manager is closed")
         try:
             return ask()
         except NotReady:
-            if self.manager.gates.draining:
-                raise Draining("the manager is closed") from None
             await self.manager.lookups.until_readable(
                 partition, Caller.OPERATOR, self._timeout_seconds
             )

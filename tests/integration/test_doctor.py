@@ -75,7 +75,8 @@ def test_a_log_without_the_partitions_that_the_daemon_read_is_not_called_whole(i
     shutil.rmtree(it.log_dir / str(it.number(0)))
     failed = failing(it)
     assert failed["check"] == "event log"
-    assert f"partition {it.number(0)} ends at 0, and was read up to" in failed["found"]
+    assert f"/{it.number(0)}/" in failed["found"]
+    assert "when it was stopped, and what is there ends with 0" in failed["found"]
 
 
 def test_directories_of_the_log_that_changed_places_are_not_called_whole(it):

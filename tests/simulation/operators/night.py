@@ -413,7 +413,7 @@ class Night:
         try:
             manifests = (await look()).manifests
             plan = job.quarantine.plan(
-                planned.condemned, manifests, planned.totals, SAFETY, started_ms
+                planned.condemned, manifests, planned.totals, SAFETY, now_ms=started_ms
             )
             await executor.delete(plan.delete)
             made = job.quarantine.manifests_of(name, holder.fence, started_ms, plan.quarantine)
