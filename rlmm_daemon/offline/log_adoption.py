@@ -12,6 +12,7 @@ from rlmm_daemon.codec.state_files import Identity, Position, Positions
 from rlmm_daemon.config import Config, EmbeddedLog
 from rlmm_daemon.core.partitioner import PARTITIONER_ID
 from rlmm_daemon.daemon.base.state_directory import StateDirectory
+from rlmm_daemon.daemon.bucket import acceptance
 from rlmm_daemon.daemon.bucket.recorded_log import RecordedLog
 from rlmm_daemon.domain.errors import ConfigError, Malformed, UnsupportedProtocol
 from rlmm_daemon.domain.ids import BrokerId, TopicId, uuid_bytes, uuid_text
@@ -144,7 +145,8 @@ async def _name_in_marker(
         if hold_before_ms is not None:
             broker_id = config.daemon.broker_id
             hold = Hold(metadata_partition=None, before_ms=hold_before_ms, broker_id=broker_id)
-        await storage.bucket.name_log(
+        await acceptance.name_log(
+            storage.bucket,
             uuid_text(identity.topic_id),
             cluster_id=identity.cluster_id or config.daemon.cluster_id,
             hold=hold,

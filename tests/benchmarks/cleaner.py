@@ -39,7 +39,8 @@ from rlmm_daemon.codec import custom_metadata, records
 from rlmm_daemon.core.partitioner import metadata_partition
 from rlmm_daemon.core.storage.layout import SUFFIXES, Layout, object_key
 from rlmm_daemon.daemon.base.caller import Caller
-from rlmm_daemon.daemon.bucket.bucket import Bucket, BucketIdentity
+from rlmm_daemon.daemon.bucket.bucket import Bucket
+from rlmm_daemon.daemon.bucket.live_marker import BucketIdentity
 from rlmm_daemon.daemon.cleaner.cleaner import Cleaner
 from rlmm_daemon.daemon.cleaner.options import CleanerOptions
 from rlmm_daemon.daemon.cleaner.peers import NoPeers

@@ -131,7 +131,9 @@ GROUPS: Final = {
     ),
     "marker": Group(
         modules=(
+            "rlmm_daemon/daemon/bucket/acceptance.py",
             "rlmm_daemon/daemon/bucket/bucket.py",
+            "rlmm_daemon/daemon/bucket/live_marker.py",
             "rlmm_daemon/daemon/bucket/storage_past.py",
             "rlmm_daemon/core/readiness/marker_rebuilding.py",
             "rlmm_daemon/core/readiness/marker_verdict.py",

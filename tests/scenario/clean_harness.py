@@ -21,6 +21,7 @@ from rlmm_daemon.core.explain.explanation import explain
 from rlmm_daemon.core.explain.facts import RemovalFacts
 from rlmm_daemon.core.explain.verdict import Explanation
 from rlmm_daemon.daemon.base.caller import Caller
+from rlmm_daemon.daemon.bucket import acceptance
 from rlmm_daemon.daemon.cleaner.observer import ObserverOptions
 from rlmm_daemon.daemon.cleaner.proof import AnnouncedProof
 from rlmm_daemon.daemon.cleaner.purge import Purge
@@ -330,11 +331,11 @@ class CleanHarness:
             accepted_at_ms=self.world.clock.now_ms(),
             broker_id=1,
         )
-        await self.daemon.bucket.accept_loss(loss, cluster_id=None)
+        await acceptance.accept_loss(self.daemon.bucket, loss, cluster_id=None)
         return ""
 
     async def do_end_hold(self) -> str:
-        await self.daemon.bucket.end_holds(NUMBER, cluster_id=None)
+        await acceptance.end_holds(self.daemon.bucket, NUMBER, cluster_id=None)
         return ""
 
     # Faults and time.

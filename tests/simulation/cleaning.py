@@ -19,7 +19,8 @@ from rlmm_daemon.core.fold.fold import Fold
 from rlmm_daemon.core.fold.outcome import Outcome
 from rlmm_daemon.core.partitioner import metadata_partition
 from rlmm_daemon.core.storage.layout import Layout, object_key
-from rlmm_daemon.daemon.bucket.bucket import Bucket, BucketIdentity
+from rlmm_daemon.daemon.bucket.bucket import Bucket
+from rlmm_daemon.daemon.bucket.live_marker import BucketIdentity
 from rlmm_daemon.daemon.cleaner.cleaner import Cleaner
 from rlmm_daemon.daemon.cleaner.observer import WATCHED_BY_OWNER_OF, Observer, ObserverOptions
 from rlmm_daemon.daemon.cleaner.options import CleanerOptions

@@ -11,8 +11,9 @@ from rlmm_daemon.codec.state_files import Position
 from rlmm_daemon.core.disposal.holds import held_whole
 from rlmm_daemon.core.readiness.marker_verdict import REBUILD
 from rlmm_daemon.daemon.base.state_directory import StateDirectory
-from rlmm_daemon.daemon.bucket import storage_clock
-from rlmm_daemon.daemon.bucket.bucket import Bucket, MarkerChange
+from rlmm_daemon.daemon.bucket import acceptance, storage_clock
+from rlmm_daemon.daemon.bucket.bucket import Bucket
+from rlmm_daemon.daemon.bucket.live_marker import MarkerChange
 from rlmm_daemon.daemon.bucket.presence import present as every_presence
 from rlmm_daemon.daemon.following.bucket_record import BucketLog
 from rlmm_daemon.daemon.following.history import furthest
@@ -171,7 +172,8 @@ class RecordedLog:
         """Keep an accepted loss in the marker; where there is none, in what one is made of."""
         cluster_id = identity.cluster_id or self._cluster_id
         now_ms, storages_ms = self._now_ms(), await self._storages_ms(cluster_id)
-        unwritten = await self._bucket.accept_loss(
+        unwritten = await acceptance.accept_loss(
+            self._bucket,
             AcceptedLoss(
                 metadata_partition=partition,
                 topic_id=uuid_text(identity.topic_id),

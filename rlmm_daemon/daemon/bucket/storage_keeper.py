@@ -13,8 +13,10 @@ from rlmm_daemon.codec.state_files import Position
 from rlmm_daemon.core.explain.facts import LastError
 from rlmm_daemon.core.readiness import twins
 from rlmm_daemon.core.readiness.states import PartitionState
-from rlmm_daemon.daemon.bucket.bucket import Bucket, BucketIdentity
+from rlmm_daemon.daemon.bucket import acceptance
+from rlmm_daemon.daemon.bucket.bucket import Bucket
 from rlmm_daemon.daemon.bucket.live_counts import LiveCount, LiveCounts
+from rlmm_daemon.daemon.bucket.live_marker import BucketIdentity
 from rlmm_daemon.daemon.bucket.presence import (
     FIRST_LOOK_SECONDS,
     LEASE_SECONDS,
@@ -129,7 +131,9 @@ class StorageKeeper:
         """
         if self._private_log:
             try:
-                await self._bucket.hold_all(self._manager.clock.now_ms(), self._broker_id)
+                await acceptance.hold_all(
+                    self._bucket, self._manager.clock.now_ms(), self._broker_id
+                )
             except Malformed as error:
                 raise StorageUnavailable(error.message) from error
             logger.warning(

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from rlmm_daemon.core.disposal.steps import HOLDS, CopyStep, DeleteStep, PartitionStep
 from rlmm_daemon.core.explain.facts import LastError, RemovalFacts
+from rlmm_daemon.daemon.bucket import acceptance
 from rlmm_daemon.daemon.cleaner.cleaner import Cleaner
 from rlmm_daemon.daemon.cleaner.observer import Observer
 from rlmm_daemon.domain.ids import BrokerId, MetadataPartition, TopicIdPartition, uuid_text
@@ -129,8 +130,8 @@ class Report:
 
     async def end_holds(self, number: int | None) -> None:
         """End the hold of one metadata partition, or (None) every one."""
-        await self.cleaner.tools.bucket.end_holds(
-            number, cluster_id=None
+        await acceptance.end_holds(
+            self.cleaner.tools.bucket, number, cluster_id=None
         )  # the marker was judged as ours
         logger.warning("hold ended by an operator", metadata_partition=number)
 

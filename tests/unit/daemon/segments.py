@@ -10,7 +10,7 @@ from rlmm_daemon.codec import records
 from rlmm_daemon.codec.api import SegmentFiles
 from rlmm_daemon.core.fold.outcome import Applied
 from rlmm_daemon.daemon.base.caller import Caller
-from rlmm_daemon.daemon.bucket.bucket import BucketIdentity
+from rlmm_daemon.daemon.bucket.live_marker import BucketIdentity
 from rlmm_daemon.domain.errors import IllegalTransition, RlmmError
 from rlmm_daemon.domain.ids import (
     BrokerId,

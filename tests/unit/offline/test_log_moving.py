@@ -23,7 +23,8 @@ from rlmm_daemon.config import Config
 from rlmm_daemon.core.fold.fold import Fold
 from rlmm_daemon.core.snapshots import sealing
 from rlmm_daemon.core.storage.layout import Layout, object_key
-from rlmm_daemon.daemon.bucket.bucket import Bucket, BucketIdentity
+from rlmm_daemon.daemon.bucket.bucket import Bucket
+from rlmm_daemon.daemon.bucket.live_marker import BucketIdentity
 from rlmm_daemon.domain.errors import ConfigError, InvalidArgument, RlmmError
 from rlmm_daemon.domain.ids import Offset, TopicId, uuid_text
 from rlmm_daemon.domain.partition_delete import PartitionDeleteState

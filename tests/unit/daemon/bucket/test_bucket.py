@@ -13,9 +13,10 @@ from rlmm_daemon.codec.custom_metadata import StoredFacts
 from rlmm_daemon.core.disposal.holds import UNKNOWN_MS
 from rlmm_daemon.core.readiness.marker_verdict import LogHistory
 from rlmm_daemon.core.storage.layout import Layout, object_key
+from rlmm_daemon.daemon.bucket import acceptance, earlier_objects
 from rlmm_daemon.daemon.bucket import bucket as bucket_module
-from rlmm_daemon.daemon.bucket import earlier_objects
-from rlmm_daemon.daemon.bucket.bucket import Bucket, BucketIdentity
+from rlmm_daemon.daemon.bucket.bucket import Bucket
+from rlmm_daemon.daemon.bucket.live_marker import BucketIdentity
 from rlmm_daemon.daemon.bucket.presence import PresenceFacts, PresenceFile
 from rlmm_daemon.daemon.bucket.storage_keeper import confirm_anew
 from rlmm_daemon.domain.errors import ConfigError, Malformed, StorageUnavailable
@@ -64,13 +65,13 @@ async def test_racing_daemons_append_their_layouts_and_lose_none(shared):
 async def test_a_log_that_took_anothers_place_is_named_by_the_marker_once(shared):
     await bucket(shared).open(IDENTITY)
     before = marker.decode_marker(shared.objects[marker.MARKER_KEY].body)
-    await bucket(shared).name_log("another", cluster_id=IDENTITY.cluster_id)
+    await acceptance.name_log(bucket(shared), "another", cluster_id=IDENTITY.cluster_id)
     raw = shared.objects[marker.MARKER_KEY]
     after = marker.decode_marker(raw.body)
     assert (after.metadata_topic_id, after.accepted_losses) == ("another", ())
     assert after.layouts == before.layouts
-    await bucket(shared).name_log("another", cluster_id=IDENTITY.cluster_id)
-    await bucket(shared).name_log("foreign", cluster_id="c2")
+    await acceptance.name_log(bucket(shared), "another", cluster_id=IDENTITY.cluster_id)
+    await acceptance.name_log(bucket(shared), "foreign", cluster_id="c2")
     assert shared.objects[marker.MARKER_KEY] is raw
 
 
@@ -268,7 +269,7 @@ async def test_a_loss_that_was_accepted_without_a_marker_is_held_by_the_next_one
         topic_id=IDENTITY.metadata_topic_id,
         accepted_at_ms=1_000,
     )
-    await one.accept_loss(loss, cluster_id=IDENTITY.cluster_id)
+    await acceptance.accept_loss(one, loss, cluster_id=IDENTITY.cluster_id)
     if meanwhile:
         await bucket(shared).open(IDENTITY)
     await one.open(IDENTITY)
@@ -276,7 +277,7 @@ async def test_a_loss_that_was_accepted_without_a_marker_is_held_by_the_next_one
     assert (written.accepted_losses, written.held) == ((loss,), await one.holds())
     assert [hold.metadata_partition for hold in written.held] == [None]
     assert written.held[0].before_ms >= began_ms, "by the storage's time, not our clock alone"
-    await one.end_holds(None, cluster_id=IDENTITY.cluster_id)
+    await acceptance.end_holds(one, None, cluster_id=IDENTITY.cluster_id)
     assert await bucket(shared).open(IDENTITY) == await one.open(IDENTITY)
     assert not await one.holds(), "it is written once"
 
@@ -294,7 +295,7 @@ async def test_a_loss_that_is_accepted_by_a_clock_that_is_behind_holds_what_is_t
         topic_id=IDENTITY.metadata_topic_id,
         accepted_at_ms=1_000,
     )
-    await one.accept_loss(loss, cluster_id=IDENTITY.cluster_id)
+    await acceptance.accept_loss(one, loss, cluster_id=IDENTITY.cluster_id)
     (hold,) = await one.holds()
     assert hold.before_ms >= began_ms
     assert one.marker is not None
@@ -316,7 +317,7 @@ async def test_a_listing_that_is_denied_takes_no_acceptance_back(shared, monkeyp
         topic_id=IDENTITY.metadata_topic_id,
         accepted_at_ms=1_000,
     )
-    await one.accept_loss(loss, cluster_id=IDENTITY.cluster_id)
+    await acceptance.accept_loss(one, loss, cluster_id=IDENTITY.cluster_id)
     assert [hold.before_ms for hold in await one.holds()] == [1_000 + UNKNOWN_MS]
 
 
@@ -341,12 +342,12 @@ async def test_a_hold_keeps_what_was_stored_while_the_storages_clock_was_ahead(s
     )
     match how:
         case "accepted":
-            await one.accept_loss(loss, cluster_id=IDENTITY.cluster_id)
+            await acceptance.accept_loss(one, loss, cluster_id=IDENTITY.cluster_id)
         case "all":
-            await one.hold_all(1_000, 1)
+            await acceptance.hold_all(one, 1_000, 1)
         case _:
             hold = marker.Hold(metadata_partition=None, before_ms=1_000, broker_id=1)
-            await one.name_log("another", cluster_id=IDENTITY.cluster_id, hold=hold)
+            await acceptance.name_log(one, "another", cluster_id=IDENTITY.cluster_id, hold=hold)
     assert [hold.before_ms for hold in await one.holds()] == [YOUNG_MS]
 
 
@@ -369,7 +370,7 @@ async def test_a_listing_that_is_too_long_lets_a_hold_keep_more(shared, monkeypa
 
     monkeypatch.setattr(one.storage, "list", many)
     now_ms = SystemClock().now_ms()
-    await one.hold_all(now_ms, 1)
+    await acceptance.hold_all(one, now_ms, 1)
     expected = YOUNG_MS if pages == 2 else now_ms + UNKNOWN_MS
     assert [hold.before_ms for hold in await one.holds()] == [expected]
 
@@ -398,7 +399,7 @@ async def test_a_loss_that_is_accepted_later_never_shortens_a_hold(shared):
             topic_id=IDENTITY.metadata_topic_id,
             accepted_at_ms=at_ms,
         )
-        await one.accept_loss(loss, cluster_id=IDENTITY.cluster_id)
+        await acceptance.accept_loss(one, loss, cluster_id=IDENTITY.cluster_id)
     assert [hold.before_ms for hold in await one.holds()] == [far_ms]
 
 
@@ -424,7 +425,7 @@ async def test_a_first_marker_over_objects_of_segments_holds_all_that_is_there(
     assert [(hold.metadata_partition, hold.broker_id) for hold in made.held] == [(None, -1)]
     assert made.held[0].before_ms >= began_ms, "by the storage's time, not by our clock alone"
     assert marker.decode_marker(shared.objects[marker.MARKER_KEY].body) == made
-    await one.end_holds(None, cluster_id=IDENTITY.cluster_id)
+    await acceptance.end_holds(one, None, cluster_id=IDENTITY.cluster_id)
     assert not (await bucket(shared, prefix).open(IDENTITY, Past())).held, "it is made once"
 
 
@@ -555,7 +556,7 @@ async def test_an_older_marker_that_was_put_back_holds_what_a_loss_that_was_acce
     gap = marker.AcceptedGap(
         topic_id=IDENTITY.metadata_topic_id, metadata_partition=2, start=4, end=6
     )
-    await one.accept_loss(loss, [gap], cluster_id=IDENTITY.cluster_id)
+    await acceptance.accept_loss(one, loss, [gap], cluster_id=IDENTITY.cluster_id)
     (hold,) = await one.holds()
     await storage.overwrite_control(marker.MARKER_KEY, backup)
     if not running:
@@ -565,7 +566,7 @@ async def test_an_older_marker_that_was_put_back_holds_what_a_loss_that_was_acce
     assert await one.holds() == (hold,)
     written = marker.decode_marker(shared.objects[marker.MARKER_KEY].body)
     assert (written.accepted_losses, written.gaps, written.held) == ((loss,), (gap,), (hold,))
-    await one.end_holds(2, cluster_id=IDENTITY.cluster_id)
+    await acceptance.end_holds(one, 2, cluster_id=IDENTITY.cluster_id)
     await one.confirm()
     assert await one.holds() == (), "a hold that was ended since stays so"
 

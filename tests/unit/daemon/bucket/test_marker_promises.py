@@ -13,8 +13,10 @@ from rlmm_daemon.codec import marker
 from rlmm_daemon.codec.marker import MARKER_KEY, AcceptedGap, AcceptedLoss, BucketMarker, LayoutRow
 from rlmm_daemon.core.readiness.marker_rebuilding import Evidence, rebuilt
 from rlmm_daemon.core.storage.layout import Layout
+from rlmm_daemon.daemon.bucket import acceptance, live_marker
 from rlmm_daemon.daemon.bucket import bucket as bucket_module
-from rlmm_daemon.daemon.bucket.bucket import Bucket, BucketIdentity
+from rlmm_daemon.daemon.bucket.bucket import Bucket
+from rlmm_daemon.daemon.bucket.live_marker import BucketIdentity
 from rlmm_daemon.domain.errors import Malformed, StorageUnavailable
 from rlmm_daemon.domain.ids import TopicIdPartition
 from rlmm_daemon.ports.storage import Conflict
@@ -48,9 +50,9 @@ async def test_nothing_is_accepted_into_a_marker_that_is_gone(shared, order):
     await one.open(IDENTITY)
     del shared.objects[MARKER_KEY]
     orders: dict[str, Any] = {
-        "accept a loss": lambda: one.accept_loss(loss(), cluster_id=OURS),
-        "end holds": lambda: one.end_holds(None, cluster_id=OURS),
-        "name a log": lambda: one.name_log("another", cluster_id=OURS),
+        "accept a loss": lambda: acceptance.accept_loss(one, loss(), cluster_id=OURS),
+        "end holds": lambda: acceptance.end_holds(one, None, cluster_id=OURS),
+        "name a log": lambda: acceptance.name_log(one, "another", cluster_id=OURS),
     }
     for _ in range(2):
         with pytest.raises(StorageUnavailable, match="it is gone"):
@@ -64,17 +66,17 @@ async def test_a_hold_that_another_daemon_ended_binds_nobody_any_more(shared):
     one, other = bucket(shared), bucket(shared)
     for each in (one, other):
         await each.open(IDENTITY)
-    await one.accept_loss(loss(), cluster_id=OURS)
+    await acceptance.accept_loss(one, loss(), cluster_id=OURS)
     await other.confirm()
     assert len(await other.holds()) == 1
-    await one.end_holds(2, cluster_id=OURS)
+    await acceptance.end_holds(one, 2, cluster_id=OURS)
     assert await other.holds() == ()
 
 
 async def test_a_hold_stands_while_the_storage_does_not_answer(shared):
     one = bucket(shared)
     await one.open(IDENTITY)
-    await one.accept_loss(loss(), cluster_id=OURS)
+    await acceptance.accept_loss(one, loss(), cluster_id=OURS)
     shared.available = False
     assert len(await one.holds()) == 1
 
@@ -84,14 +86,14 @@ async def test_an_older_marker_gets_back_what_was_accepted_and_no_hold_that_was_
     await one.open(IDENTITY)
     older = shared.objects[MARKER_KEY]
     gap = AcceptedGap(metadata_partition=2, topic_id="t", start=3, end=5)
-    await one.accept_loss(loss(2), [gap], cluster_id=OURS)
-    await one.accept_loss(loss(1), cluster_id=OURS)
-    await one.end_holds(1, cluster_id=OURS)
+    await acceptance.accept_loss(one, loss(2), [gap], cluster_id=OURS)
+    await acceptance.accept_loss(one, loss(1), cluster_id=OURS)
+    await acceptance.end_holds(one, 1, cluster_id=OURS)
     whole = written(shared)
     shared.objects[MARKER_KEY] = older
     assert [hold.metadata_partition for hold in await one.holds()] == [2]
     assert written(shared) == whole
-    await one.end_holds(2, cluster_id=OURS)
+    await acceptance.end_holds(one, 2, cluster_id=OURS)
     assert await one.holds() == (), "what is ended later stays ended"
 
 
@@ -99,7 +101,7 @@ async def test_what_an_older_marker_lacks_counts_though_it_cannot_be_written(sha
     one = bucket(shared)
     await one.open(IDENTITY)
     older = shared.objects[MARKER_KEY]
-    await one.accept_loss(loss(2), cluster_id=OURS)
+    await acceptance.accept_loss(one, loss(2), cluster_id=OURS)
     shared.objects[MARKER_KEY] = older
 
     async def denied(*_: object, **__: object) -> str:
@@ -115,10 +117,10 @@ async def test_only_the_hold_of_the_partition_that_is_named_ends(shared):
     one = bucket(shared)
     await one.open(IDENTITY)
     for number in (1, 2, None):
-        await one.accept_loss(loss(number), cluster_id=OURS)
-    await one.end_holds(2, cluster_id=OURS)
+        await acceptance.accept_loss(one, loss(number), cluster_id=OURS)
+    await acceptance.end_holds(one, 2, cluster_id=OURS)
     assert [hold.metadata_partition for hold in await one.holds()] == [1, None]
-    await one.end_holds(None, cluster_id=OURS)
+    await acceptance.end_holds(one, None, cluster_id=OURS)
     assert await one.holds() == ()
 
 
@@ -129,9 +131,9 @@ async def test_gaps_that_touch_are_kept_as_one_and_those_of_another_log_apart(sh
     def gap(start: int, end: int, topic_id: str = "t", number: int = 2) -> AcceptedGap:
         return AcceptedGap(topic_id=topic_id, metadata_partition=number, start=start, end=end)
 
-    await one.accept_loss(loss(), [gap(5, 9), gap(0, 2)], cluster_id=OURS)
-    await one.accept_loss(
-        loss(), [gap(2, 5), gap(9, 10, "u"), gap(9, 10, number=1)], cluster_id=OURS
+    await acceptance.accept_loss(one, loss(), [gap(5, 9), gap(0, 2)], cluster_id=OURS)
+    await acceptance.accept_loss(
+        one, loss(), [gap(2, 5), gap(9, 10, "u"), gap(9, 10, number=1)], cluster_id=OURS
     )
     kept = {
         (each.topic_id, each.metadata_partition, each.start, each.end)
@@ -254,7 +256,8 @@ class Contested(MemoryStorage):
 
 @pytest.mark.parametrize("fresh", [False, True])
 async def test_a_marker_is_written_though_others_write_it_too(shared, monkeypatch, fresh):
-    monkeypatch.setattr(bucket_module, "RACES_MAX", 4)
+    for module in (bucket_module, live_marker):
+        monkeypatch.setattr(module, "RACES_MAX", 4)
     if not fresh:
         await bucket(shared).open(IDENTITY)
     storage = Contested(shared, clock=SystemClock())
@@ -262,11 +265,11 @@ async def test_a_marker_is_written_though_others_write_it_too(shared, monkeypatc
     storage.others = 3
     await one.open(IDENTITY)
     storage.others = 3
-    await one.name_log("another", cluster_id=OURS)
+    await acceptance.name_log(one, "another", cluster_id=OURS)
     assert written(shared).metadata_topic_id == "another"
     storage.others = 4
     with pytest.raises(StorageUnavailable, match="written by others 4 times"):
-        await one.name_log("yet another", cluster_id=OURS)
+        await acceptance.name_log(one, "yet another", cluster_id=OURS)
     assert written(shared).metadata_topic_id == "another"
 
 
@@ -289,33 +292,33 @@ async def test_a_delete_without_the_marker_touches_nothing(shared):
 
 async def test_an_acceptance_before_there_is_a_marker_is_returned_to_be_kept(shared):
     one = bucket(shared)
-    change = await one.accept_loss(loss(), cluster_id=OURS)
+    change = await acceptance.accept_loss(one, loss(), cluster_id=OURS)
     assert change is not None
     assert MARKER_KEY not in shared.objects
     fresh = BucketMarker(cluster_id="c1", partition_count=5, metadata_topic_id="t")
     assert change(fresh).held == change(change(fresh)).held != ()
     opened = await one.open(IDENTITY)
     assert opened.accepted_losses == (loss(),)
-    assert await one.accept_loss(loss(), cluster_id=OURS) is None
+    assert await acceptance.accept_loss(one, loss(), cluster_id=OURS) is None
 
 
 async def test_the_marker_of_another_cluster_is_left_alone_by_every_acceptance(shared):
     await bucket(shared).open(IDENTITY)
     raw = shared.objects[MARKER_KEY]
     one = bucket(shared)
-    assert await one.accept_loss(loss(), cluster_id="c2") is None
-    await one.end_holds(None, cluster_id="c2")
+    assert await acceptance.accept_loss(one, loss(), cluster_id="c2") is None
+    await acceptance.end_holds(one, None, cluster_id="c2")
     assert shared.objects[MARKER_KEY] is raw
-    await one.accept_loss(loss(), cluster_id=None)
+    await acceptance.accept_loss(one, loss(), cluster_id=None)
     assert written(shared).accepted_losses == (loss(),)
 
 
 async def test_an_acceptance_of_another_count_makes_holds_on_single_partitions_keep_all(shared):
     one = bucket(shared)
     await one.open(IDENTITY)
-    await one.accept_loss(loss(2), cluster_id=OURS)
+    await acceptance.accept_loss(one, loss(2), cluster_id=OURS)
     assert [hold.metadata_partition for hold in written(shared).held] == [2]
-    await one.accept_loss(loss(None, at_ms=2_000), cluster_id=OURS, partition_count=7)
+    await acceptance.accept_loss(one, loss(None, at_ms=2_000), cluster_id=OURS, partition_count=7)
     assert written(shared).partition_count == 7
     assert [hold.metadata_partition for hold in written(shared).held] == [None]
 
@@ -445,10 +448,12 @@ async def test_an_older_marker_gets_back_a_hold_that_no_loss_tells_of(shared, ru
     await one.open(IDENTITY, past)
     await other.open(IDENTITY)
     older = shared.objects[MARKER_KEY]
-    await one.hold_all(1_000, 1)
+    await acceptance.hold_all(one, 1_000, 1)
     shared.objects[MARKER_KEY] = older
-    await other.accept_loss(loss(2), cluster_id=OURS)  # by a daemon that has not seen the hold
-    await other.accept_loss(loss(1), cluster_id=OURS)
+    await acceptance.accept_loss(
+        other, loss(2), cluster_id=OURS
+    )  # by a daemon that has not seen the hold
+    await acceptance.accept_loss(other, loss(1), cluster_id=OURS)
     if running:
         await one.confirm()
     else:
@@ -456,7 +461,7 @@ async def test_an_older_marker_gets_back_a_hold_that_no_loss_tells_of(shared, ru
         await one.open(IDENTITY, past)
     assert {hold.metadata_partition for hold in await one.holds()} == {None, 1, 2}
     assert {hold.metadata_partition for hold in written(shared).held} == {None, 1, 2}
-    await other.end_holds(None, cluster_id=OURS)
+    await acceptance.end_holds(other, None, cluster_id=OURS)
     shared.objects[MARKER_KEY] = older
     await one.confirm()
     await other.confirm()
@@ -505,7 +510,7 @@ async def test_what_is_known_of_the_marker_and_cannot_be_read_holds_everything(
     assert hold.metadata_partition is None
     assert hold.before_ms >= began_ms, "all that is there by the storage's time"
     assert past.copy == written(shared), "the copy is whole again"
-    await one.end_holds(None, cluster_id=OURS)
+    await acceptance.end_holds(one, None, cluster_id=OURS)
     again = bucket(shared)
     await again.open(IDENTITY, past)
     assert await again.holds() == (), "told once"

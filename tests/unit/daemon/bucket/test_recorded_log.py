@@ -19,7 +19,9 @@ from rlmm_daemon.codec.state_files import Position
 from rlmm_daemon.core.readiness.marker_verdict import LogHistory
 from rlmm_daemon.core.storage.layout import Layout
 from rlmm_daemon.daemon.base.state_directory import StateDirectory
-from rlmm_daemon.daemon.bucket.bucket import Bucket, BucketIdentity
+from rlmm_daemon.daemon.bucket import acceptance
+from rlmm_daemon.daemon.bucket.bucket import Bucket
+from rlmm_daemon.daemon.bucket.live_marker import BucketIdentity
 from rlmm_daemon.daemon.bucket.recorded_log import RecordedLog
 from rlmm_daemon.daemon.bucket.storage_past import RecordedPast
 from rlmm_daemon.domain.errors import ConfigError, Malformed, StorageUnavailable
@@ -164,7 +166,7 @@ async def test_a_position_is_void_by_a_loss_that_was_accepted_after_it_was_writt
     clock.at_ms += 1_000
     await tell_positions(storage, clock.at_ms)
     clock.at_ms += 1_000
-    await bucket.end_holds(None, cluster_id="c1")
+    await acceptance.end_holds(bucket, None, cluster_id="c1")
     assert await told(ours) == {1, 2}
 
 
@@ -181,7 +183,7 @@ async def test_a_loss_of_a_clock_ahead_by_an_earlier_version_voids_nothing_writt
     )
     await tell_positions(storage, clock.at_ms)
     clock.at_ms += 1_000
-    await bucket.accept_loss(ahead, cluster_id="c1")
+    await acceptance.accept_loss(bucket, ahead, cluster_id="c1")
     ours = recorded(storage, bucket)
     assert await told(ours) == set()
     clock.at_ms += 1_000
@@ -366,7 +368,7 @@ async def test_a_loss_that_was_accepted_without_a_marker_is_held_though_the_daem
         assert [hold.metadata_partition for hold in made.held] == [None]
         assert [loss.topic_id for loss in made.accepted_losses] == [uuid_text(OTHER)]
         assert [row.number for row in made.layouts] == [1]
-        await again.end_holds(None, cluster_id="c1")
+        await acceptance.end_holds(again, None, cluster_id="c1")
         later = Bucket(storage, layout=Layout(), rng=random.Random(4))
         assert not (await later.open(identity(), Past(state))).held, "it is put in once"
     finally:

@@ -11,7 +11,8 @@ from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
 from rlmm_daemon.core.disposal.steps import PartitionStep
 from rlmm_daemon.core.fold.cache import PartitionCache
 from rlmm_daemon.core.storage.layout import Layout, object_key
-from rlmm_daemon.daemon.bucket.bucket import Bucket, BucketIdentity
+from rlmm_daemon.daemon.bucket.bucket import Bucket
+from rlmm_daemon.daemon.bucket.live_marker import BucketIdentity
 from rlmm_daemon.daemon.cleaner.peers import Peers
 from rlmm_daemon.daemon.cleaner.segments import BATCH_SEGMENTS, _Walk
 from rlmm_daemon.domain.ids import BrokerId, Offset, SegmentId

@@ -14,6 +14,7 @@ from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
 from rlmm_daemon.codec.marker import AcceptedLoss
 from rlmm_daemon.core.disposal.steps import CopyStep, DeleteStep
 from rlmm_daemon.daemon.base.caller import Caller
+from rlmm_daemon.daemon.bucket import acceptance
 from rlmm_daemon.daemon.cleaner import stuck
 from rlmm_daemon.domain.errors import RlmmError, SegmentNotFound, TimedOut
 from rlmm_daemon.domain.ids import BrokerId, Offset
@@ -595,7 +596,7 @@ async def accepted(world: CleanWorld, broker_id: int = 1) -> None:
         accepted_at_ms=world.clock.now_ms(),
         broker_id=broker_id,
     )
-    await world.daemons[broker_id].bucket.accept_loss(loss, cluster_id=None)
+    await acceptance.accept_loss(world.daemons[broker_id].bucket, loss, cluster_id=None)
 
 
 def test_a_copy_that_may_have_been_finished_in_what_was_lost_is_kept_until_the_hold_ends():
@@ -608,7 +609,7 @@ def test_a_copy_that_may_have_been_finished_in_what_was_lost_is_kept_until_the_h
         assert world.state(1, AT) is S.COPY_SEGMENT_STARTED
         assert copies(world) == {CopyStep.HOLD: 1}
         assert len(world.stored(AT)) > 0
-        await daemon.bucket.end_holds(number_of(AT), cluster_id=None)
+        await acceptance.end_holds(daemon.bucket, number_of(AT), cluster_id=None)
         await world.until(lambda: is_gone(world), 60)
 
     run(scenario)
@@ -670,7 +671,7 @@ def test_a_stuck_copys_delete_by_a_clock_that_was_ahead_is_kept_by_the_storages_
             note = world.daemons[1].cleaner.notes.stuck[AT]
             assert note.error is not None
             assert note.error.endswith(f"run: rlmm partition end-hold {number_of(AT)}")
-            await world.daemons[1].bucket.end_holds(number_of(AT), cluster_id=None)
+            await acceptance.end_holds(world.daemons[1].bucket, number_of(AT), cluster_id=None)
             await world.until(lambda: is_gone(world), 2 * PATIENCE)
 
     run(scenario)

@@ -21,6 +21,7 @@ from rlmm_daemon.core.storage.calls import Calls
 from rlmm_daemon.core.storage.layout import Layout
 from rlmm_daemon.core.storage.progress_floor import ProgressFloor, TooSlow
 from rlmm_daemon.daemon.base.caller import Caller
+from rlmm_daemon.daemon.bucket import acceptance
 from rlmm_daemon.daemon.bucket.bucket import Bucket
 from rlmm_daemon.daemon.copying import upload
 from rlmm_daemon.daemon.copying.copier import Copier
@@ -353,7 +354,7 @@ async def test_a_failed_copy_that_another_caller_finished_keeps_its_objects(worl
 async def test_a_hold_keeps_what_a_failed_copy_left(world):
     await failed_copy(world)
     loss = marker.AcceptedLoss(metadata_partition=3, topic_id="t", accepted_at_ms=7, broker_id=1)
-    await world.bucket.accept_loss(loss, cluster_id="c1")
+    await acceptance.accept_loss(world.bucket, loss, cluster_id="c1")
     await world.copier.late.look(later())
     assert len(world.stored) == 1
 

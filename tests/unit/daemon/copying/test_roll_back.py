@@ -11,6 +11,7 @@ from rlmm_daemon.codec.marker import AcceptedLoss
 from rlmm_daemon.core.explain.facts import CopyPhase
 from rlmm_daemon.daemon.base.caller import Caller
 from rlmm_daemon.daemon.base.segment_log import update_record
+from rlmm_daemon.daemon.bucket import acceptance
 from rlmm_daemon.daemon.bucket.bucket import OTHER_DAEMON
 from rlmm_daemon.domain.errors import HistoryLost, IllegalTransition, StorageUnavailable
 from rlmm_daemon.domain.ids import BrokerId, MetadataPartition, SegmentId
@@ -116,7 +117,7 @@ async def test_a_repeat_that_fails_does_not_undo_what_an_accepted_loss_holds(
             world.store.put(MetadataPartition(number), records.encode(metadata()))
         key = await stored(world)
         loss = AcceptedLoss(metadata_partition=number, topic_id="t", accepted_at_ms=0, broker_id=1)
-        await world.bucket.accept_loss(loss, cluster_id=None)
+        await acceptance.accept_loss(world.bucket, loss, cluster_id=None)
         copy = await uploading(world)
         world.storage.uploads.set()
         error = await copy

@@ -17,7 +17,9 @@ from rlmm_daemon.codec.marker import MARKER_KEY, AcceptedLoss, BucketMarker, Hol
 from rlmm_daemon.core.fold.fold import Fold
 from rlmm_daemon.core.storage.layout import Layout
 from rlmm_daemon.daemon.base.broadcast import Broadcast
-from rlmm_daemon.daemon.bucket.bucket import Bucket, BucketIdentity
+from rlmm_daemon.daemon.bucket import acceptance
+from rlmm_daemon.daemon.bucket.bucket import Bucket
+from rlmm_daemon.daemon.bucket.live_marker import BucketIdentity
 from rlmm_daemon.daemon.operator import recovering
 from rlmm_daemon.daemon.operator.recovering import (
     Candidate,
@@ -286,7 +288,7 @@ async def test_a_copy_that_began_may_have_been_finished_in_what_was_lost(world, 
         loss = AcceptedLoss(
             topic_id="t", metadata_partition=of(TP), accepted_at_ms=NOW, broker_id=1
         )
-        await world.bucket.accept_loss(loss, cluster_id="c1")
+        await acceptance.accept_loss(world.bucket, loss, cluster_id="c1")
     else:
         setattr(world.follower, why, True)
     told = await world.recover(execute=True)
@@ -305,7 +307,7 @@ async def test_a_hold_means_copies_of_a_clock_that_was_ahead_too_where_they_are_
     assert (await world.recover())["can_be_put_back"] == []
     hold = Hold(metadata_partition=of(TP), before_ms=begun(1).event_timestamp_ms - 1, broker_id=1)
     other = Bucket(world.storage, layout=Layout("now"), rng=random.Random(2))
-    await other.accept_loss(loss, cluster_id="c1")
+    await acceptance.accept_loss(other, loss, cluster_id="c1")
     held = replace_hold(await other.peek(), hold)
     await world.storage.overwrite_control(MARKER_KEY, marker.encode(held))
     await world.bucket.confirm()

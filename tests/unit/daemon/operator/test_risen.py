@@ -23,7 +23,8 @@ from rlmm_daemon.core.readiness.states import FailureReason
 from rlmm_daemon.core.storage.layout import Layout
 from rlmm_daemon.daemon.base.caller import Caller
 from rlmm_daemon.daemon.base.state_directory import StateDirectory
-from rlmm_daemon.daemon.bucket.bucket import Bucket, BucketIdentity
+from rlmm_daemon.daemon.bucket.bucket import Bucket
+from rlmm_daemon.daemon.bucket.live_marker import BucketIdentity
 from rlmm_daemon.daemon.following.history import READ_MAX, History, furthest
 from rlmm_daemon.daemon.operator.mending import Mending
 from rlmm_daemon.daemon.operator.methods import Operator
