@@ -2,55 +2,63 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from rlmm_daemon.adapters.event_log.memory import AppendFault, MemoryEventLog, MemoryLogStore
+from rlmm_daemon.adapters.event_log.memory import MemoryEventLog, MemoryLogStore
+from rlmm_daemon.domain.errors import StorageFull
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId
-from rlmm_daemon.ports.event_log import NO_EPOCH, EventLog
-from tests.contract.event_log import EventLogContract
+from rlmm_daemon.ports.event_log import EventLog
+from tests.contract.event_log import P0, EventLogContract
+
+NOTHING_IS_LOST = "it ends with its process, and loses nothing before"
+ONLY_EVENTS = "only managers append to it, and only events"
 
 
 class MemoryHarness:
     def __init__(self) -> None:
-        self.cannot: dict[str, str] = {}
+        self.cannot = {
+            "absent": "a store is its log",
+            "truncate": NOTHING_IS_LOST,
+            "trim": NOTHING_IS_LOST,
+            "recreate": NOTHING_IS_LOST,
+            "lose": NOTHING_IS_LOST,
+            "put_tombstone": ONLY_EVENTS,
+            "pass_over": ONLY_EVENTS,
+            "fail_next_append": "an append is a call in one process",
+        }
         self.store = MemoryLogStore(topic_id=TopicId(b"a" * 16), partition_count=3)
-        self.log: EventLog = self._connection()
-
-    def _connection(self) -> MemoryEventLog:
-        return MemoryEventLog(self.store, heartbeat_seconds=0.01)
+        self.log: EventLog = MemoryEventLog(self.store, heartbeat_seconds=0.01)
 
     async def restart(self) -> None:
         await self.log.close()
         self.log = await self.second()
 
     async def second(self) -> EventLog:
-        log = self._connection()
+        log = MemoryEventLog(self.store, heartbeat_seconds=0.01)
         await log.open(create=True)
         return log
 
     def absent(self) -> EventLog:
-        topic_id = TopicId(b"c" * 16)
-        return MemoryEventLog(MemoryLogStore(topic_id=topic_id, partition_count=1, exists=False))
+        raise AssertionError(self.cannot["absent"])
 
     async def truncate(self, partition: MetadataPartition, end: int) -> None:
-        self.store.truncate(partition, end)
+        raise AssertionError(self.cannot["truncate"], partition, end)
 
     async def trim(self, partition: MetadataPartition) -> int:
-        self.store.trim(partition, 11)
-        return 11
+        raise AssertionError(self.cannot["trim"], partition)
 
     async def recreate(self) -> None:
-        self.store.recreate(TopicId(b"b" * 16))
+        raise AssertionError(self.cannot["recreate"])
 
     async def put_tombstone(self, partition: MetadataPartition) -> int:
-        return self.store.put(partition, None)
+        raise AssertionError(self.cannot["put_tombstone"], partition)
 
     async def lose(self, partition: MetadataPartition, offset: int) -> None:
-        self.store.lose(partition, offset, offset + 1)
+        raise AssertionError(self.cannot["lose"], partition, offset)
 
     async def pass_over(self, partition: MetadataPartition) -> None:
-        self.store.skip(partition, 3)
+        raise AssertionError(self.cannot["pass_over"], partition)
 
     async def fail_next_append(self, partition: MetadataPartition) -> None:
-        self.store.fail_next_append(partition, AppendFault.UNKNOWN_LANDED)
+        raise AssertionError(self.cannot["fail_next_append"], partition)
 
 
 class TestMemoryEventLog(EventLogContract):
@@ -62,15 +70,11 @@ class TestMemoryEventLog(EventLogContract):
         await harness.log.close()
 
 
-async def test_two_followers_at_one_position_are_two():
-    """One that ends must not take the other's place in the store's books."""
-    store = MemoryLogStore(topic_id=TopicId(b"t" * 16), partition_count=1)
-    logs = [MemoryEventLog(store, heartbeat_seconds=0.01) for _ in range(2)]
-    streams = []
-    for log in logs:
-        await log.open(create=True)
-        streams.append(log.follow(MetadataPartition(0), 0, epoch=NO_EPOCH))
-        await anext(streams[-1])
-    for stream in streams:
-        await stream.aclose()
-    assert store.partition(MetadataPartition(0)).cursors == []
+async def test_a_store_that_is_full_refuses_and_holds_what_it_has():
+    store = MemoryLogStore(topic_id=TopicId(b"t" * 16), partition_count=1, records_max=1)
+    log = MemoryEventLog(store)
+    await log.open(create=True)
+    assert await log.append(P0, b"first") == 0
+    with pytest.raises(StorageFull):
+        await log.append(P0, b"second")
+    assert (await log.end_offsets([P0]))[P0].end == 1

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from rlmm_daemon.adapters.event_log.memory import AppendFault
 from rlmm_daemon.codec import records
 from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
 from rlmm_daemon.codec.marker import AcceptedLoss
@@ -49,6 +48,7 @@ from tests.simulation.cleaning import (
     segment,
     topic,
 )
+from tests.support.memory_log import AppendFault
 
 AT: Final = partition_of(2)
 FIRST_OTHER: Final = 10

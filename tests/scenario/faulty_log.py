@@ -5,10 +5,10 @@ from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from rlmm_daemon.adapters.event_log.memory import MemoryEventLog, MemoryLogStore
 from rlmm_daemon.domain.errors import StorageUnavailable
 from rlmm_daemon.domain.ids import MetadataPartition
 from rlmm_daemon.ports.event_log import EpochEnd, LogBatch, LogIdentity, LogRange, NoTopicId
+from tests.support.memory_log import MemoryEventLog, MemoryLogStore
 
 
 @dataclass(slots=True)

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog
 from rlmm_daemon.adapters.event_log.embedded.repair import repair
-from rlmm_daemon.adapters.event_log.memory import AppendFault, MemoryLogStore
 from rlmm_daemon.codec import records
 from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
 from rlmm_daemon.codec.state_files import lost_head
@@ -44,6 +43,7 @@ from tests.simulation.clock import SimClock
 from tests.simulation.disk import DiskFaults, SimDisk
 from tests.simulation.loop import SimLoop
 from tests.simulation.platter import Platter
+from tests.support.memory_log import AppendFault, MemoryLogStore
 
 COUNT = 3
 TOPIC_ID = TopicId(bytes(range(1, 17)))

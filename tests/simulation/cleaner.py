@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from msgspec.structs import replace
 
-from rlmm_daemon.adapters.event_log.memory import MemoryEventLog
 from rlmm_daemon.codec import records
 from rlmm_daemon.core.fold.outcome import Applied, Outcome
 from rlmm_daemon.core.storage.layout import Layout, parse_key
@@ -59,6 +58,7 @@ from tests.simulation.cleaning import (
 from tests.simulation.disk import DiskFaults, SimDisk
 from tests.simulation.loop import SimLoop
 from tests.simulation.platter import Platter
+from tests.support.memory_log import MemoryEventLog
 from tests.support.memory_storage import MemoryStorage
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
-from rlmm_daemon.adapters.event_log.memory import MemoryEventLog, MemoryLogStore
 from rlmm_daemon.codec import custom_metadata, records
 from rlmm_daemon.codec.custom_metadata import StoredFacts
 from rlmm_daemon.codec.marker import Presence
@@ -51,6 +50,7 @@ from tests.simulation.clock import SimClock
 from tests.simulation.disk import DiskFaults, SimDisk
 from tests.simulation.loop import SimLoop
 from tests.simulation.platter import Platter
+from tests.support.memory_log import MemoryEventLog, MemoryLogStore
 from tests.support.memory_storage import MemoryBucket, MemoryStorage
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from rlmm_daemon.adapters.event_log.memory import MemoryEventLog, MemoryLogStore
 from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.adapters.os.disk import LocalDisk
 from rlmm_daemon.daemon.metadata.manager import Manager, ManagerOptions
 from rlmm_daemon.domain.ids import TopicId
+from tests.support.memory_log import MemoryEventLog, MemoryLogStore
 
 
 class SoleLog(MemoryEventLog):

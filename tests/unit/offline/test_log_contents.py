@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from rlmm_daemon.adapters.event_log.memory import MemoryEventLog, MemoryLogStore
 from rlmm_daemon.domain.errors import OutcomeUnknown, Overloaded
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId
 from rlmm_daemon.offline.log_contents import append_all
+from tests.support.memory_log import MemoryEventLog, MemoryLogStore
 
 P = MetadataPartition(0)
 VALUES = [b"%d" % number for number in range(200)]

@@ -14,7 +14,6 @@ import pytest
 from click.testing import CliRunner
 
 from rlmm_daemon import config as configuration
-from rlmm_daemon.adapters.event_log.memory import MemoryEventLog, MemoryLogStore
 from rlmm_daemon.adapters.storage.local import LocalStorage
 from rlmm_daemon.cli import main
 from rlmm_daemon.codec import marker
@@ -34,6 +33,7 @@ from rlmm_daemon.offline.log_adoption import adopt
 from rlmm_daemon.offline.log_contents import append_all
 from rlmm_daemon.offline.log_restoring import CHUNK, LOCK_NAME, Restored, known_to
 from rlmm_daemon.ports.event_log import LogIdentity
+from tests.support.memory_log import MemoryEventLog, MemoryLogStore
 from tests.unit.daemon.events import COUNT, TP, marked, of, segment_id, started, updated
 
 S, P = SegmentState, PartitionDeleteState

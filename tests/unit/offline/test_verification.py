@@ -1,6 +1,5 @@
 import pytest
 
-from rlmm_daemon.adapters.event_log.memory import MemoryEventLog, MemoryLogStore
 from rlmm_daemon.adapters.os.disk import LocalDisk
 from rlmm_daemon.codec import batches, records
 from rlmm_daemon.core.disposal.inventory import History, Inventory, SegmentName
@@ -12,6 +11,7 @@ from rlmm_daemon.domain.ids import MetadataPartition, SegmentId, TopicId
 from rlmm_daemon.domain.segment import SegmentState
 from rlmm_daemon.offline.verification import _Files, _Topic, list_uploads, roots
 from rlmm_daemon.ports.event_log import LogIdentity
+from tests.support.memory_log import MemoryEventLog, MemoryLogStore
 from tests.unit.adapters.storage.s3.scripted_s3 import ScriptedS3, refuses, storage_on
 from tests.unit.daemon.segments import PARTITION, metadata
 

@@ -5,11 +5,11 @@ from contextlib import aclosing
 
 import pytest
 
-from rlmm_daemon.adapters.event_log.memory import MemoryEventLog
 from rlmm_daemon.daemon.base.bugs import Bugs
 from rlmm_daemon.daemon.base.caller import Caller
 from rlmm_daemon.daemon.operator.methods import Operator
 from rlmm_daemon.domain.errors import InternalError, NotReady, OutcomeUnknown, UnavailableError
+from tests.support.memory_log import MemoryEventLog
 from tests.unit.daemon.events import TP, copied, of, started, updated
 from tests.unit.daemon.metadata.test_manager import ready
 

@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from rlmm_daemon.adapters.event_log.memory import MemoryEventLog, MemoryLogStore
 from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.adapters.os.disk import LocalDisk
 from rlmm_daemon.adapters.passes.in_threads import InThreads
@@ -24,6 +23,7 @@ from rlmm_daemon.daemon.metadata.manager import Manager, ManagerOptions
 from rlmm_daemon.daemon.operator.standing import Standing
 from rlmm_daemon.domain.errors import RlmmError
 from rlmm_daemon.domain.ids import BrokerId, TopicId
+from tests.support.memory_log import MemoryEventLog, MemoryLogStore
 from tests.support.memory_storage import MemoryBucket, MemoryStorage
 from tests.unit.daemon.segments import IDENTITY, PARTITION, files_in, metadata
 

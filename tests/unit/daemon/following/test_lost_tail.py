@@ -7,12 +7,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rlmm_daemon.adapters.event_log.memory import MemoryEventLog
 from rlmm_daemon.codec.state_files import Position, Positions, from_json, to_json
 from rlmm_daemon.daemon.base.caller import Caller
 from rlmm_daemon.daemon.operator.mending import Mending
 from rlmm_daemon.daemon.operator.methods import Operator
 from rlmm_daemon.domain.errors import Draining, StorageFull, StorageUnavailable
+from tests.support.memory_log import MemoryEventLog
 from tests.unit.daemon.events import TP, copied, of, ready, started, until
 from tests.unit.daemon.metadata.test_previous_state import FakeBucket
 

@@ -7,7 +7,6 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from rlmm_daemon.adapters.event_log.memory import MemoryLogStore
 from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.core.fold.user_partitions import Sleeping
 from rlmm_daemon.core.snapshots import sealing, unsealing
@@ -18,6 +17,7 @@ from rlmm_daemon.daemon.following.snapshotter import SnapshotOptions
 from rlmm_daemon.domain.errors import HistoryLost, NotReady
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId
 from rlmm_daemon.domain.segment import SegmentState
+from tests.support.memory_log import MemoryLogStore
 from tests.unit.daemon.events import NEIGHBOUR, TP, copied, of, segment_id, started, until, updated
 
 BROKER = Caller.BROKER

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from rlmm_daemon.adapters.event_log.memory import MemoryEventLog
 from rlmm_daemon.codec import records
 from rlmm_daemon.codec.state_files import Position
 from rlmm_daemon.core.readiness.states import FailureReason, TroubleKind
@@ -26,6 +25,7 @@ from rlmm_daemon.domain.errors import (
 )
 from rlmm_daemon.domain.ids import TopicIdPartition, uuid_text
 from rlmm_daemon.domain.segment import SegmentMetadata
+from tests.support.memory_log import MemoryEventLog
 from tests.unit.daemon.events import TP, copied, of, ready, segment_id, started, until, updated
 from tests.unit.daemon.following.test_mapped import NEVER
 from tests.unit.daemon.metadata.test_previous_state import OTHER, FakeBucket

@@ -6,7 +6,6 @@ from contextlib import aclosing
 
 import pytest
 
-from rlmm_daemon.adapters.event_log.memory import AppendFault, MemoryEventLog
 from rlmm_daemon.codec import records
 from rlmm_daemon.daemon.base.caller import Caller
 from rlmm_daemon.daemon.following.fleet import FleetOptions
@@ -27,6 +26,7 @@ from rlmm_daemon.domain.errors import (
 from rlmm_daemon.domain.partition_delete import PartitionDeleteState
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState
 from rlmm_daemon.ports.event_log import LogRange
+from tests.support.memory_log import AppendFault, MemoryEventLog
 from tests.unit.daemon.events import (
     NEIGHBOUR,
     TP,

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from rlmm_daemon.adapters.event_log.memory import MemoryEventLog, MemoryLogStore
 from rlmm_daemon.codec.state_files import Position
 from rlmm_daemon.core.partitioner import metadata_partition
 from rlmm_daemon.core.readiness.states import FailureReason, PartitionState, TroubleKind
@@ -32,6 +31,7 @@ from rlmm_daemon.domain.errors import (
 )
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId, uuid_text
 from rlmm_daemon.ports.event_log import LogForeign, LogUnnamed
+from tests.support.memory_log import MemoryEventLog, MemoryLogStore
 from tests.unit.daemon.events import TP, copied, of, ready, started, until, updated
 
 BROKER = Caller.BROKER
