@@ -50,7 +50,6 @@ class Mapped(Protocol):
 
     def bring_in(self, at: int, size: int) -> bool:
         """Read a part, before anybody looks at it; False: it cannot be read, and may not be."""
-        ...
 
     def __len__(self) -> int: ...
 

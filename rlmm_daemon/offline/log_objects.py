@@ -32,11 +32,9 @@ class Objects(Protocol):
 
     async def whole(self, segments: Sequence[SegmentMetadata]) -> list[SegmentMetadata]:
         """Return the segments of which every recorded object is there."""
-        ...
 
     def accepted_gaps(self, topic_id: TopicId, number: int) -> Sequence[LogRange]:
         """Return offsets of one metadata partition of a log whose loss was accepted."""
-        ...
 
 
 class _Unseen:

@@ -85,11 +85,9 @@ class LogReader(Protocol):
     @property
     def identity(self) -> LogIdentity:
         """Which log it is."""
-        ...
 
     async def read_on(self, history: History) -> int:
         """Read from the history's position to the end of now; return where the log begins."""
-        ...
 
 
 def run(config: Config, topic: str | None) -> Verified:

@@ -8,8 +8,6 @@ class Clock(Protocol):
 
     def now_ms(self) -> int:
         """Return milliseconds since 1970, which may jump in either direction."""
-        ...
 
     def monotonic(self) -> float:
         """Return seconds that never go back; comparable with the running loop's `time()`."""
-        ...

@@ -46,28 +46,21 @@ class Cluster(Protocol):
 
     async def cluster_id(self) -> str:
         """Return the cluster's own id."""
-        ...
 
     async def brokers(self) -> Mapping[BrokerId, BrokerInfo]:
         """Return every registered broker, fenced ones included."""
-        ...
 
     async def metadata_leaders(self) -> Mapping[MetadataPartition, BrokerId]:
         """Return who leads each partition of the metadata topic."""
-        ...
 
     async def topic_ids_unknown(self, topic_ids: frozenset[TopicId]) -> frozenset[TopicId]:
         """Return those ids that every live broker calls unknown."""
-        ...
 
     async def look(self, topic_ids: frozenset[TopicId]) -> ClusterLook:
         """Ask every live broker about topic ids, and say under which controller they answered."""
-        ...
 
     async def tiered_topics(self, broker_id: BrokerId) -> TieredTopics:
         """Return what has `remote.storage.enable`, and what of it this broker replicates."""
-        ...
 
     def refresh(self) -> None:
         """Let the next questions ask the brokers: something is known to have changed."""
-        ...

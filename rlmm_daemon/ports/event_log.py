@@ -171,12 +171,10 @@ class EventLog(Protocol):
                 raises from `append` and `follow`.
             UnavailableError: not now; the caller retries with back-off.
         """
-        ...
 
     @property
     def identity(self) -> LogIdentity | None:
         """The identity once `open` has returned, else None."""
-        ...
 
     def begin_append(self, partition: MetadataPartition, value: bytes, told: Told) -> None:
         """Take a record and return; `told` is given its offset once it is durable.
@@ -188,7 +186,6 @@ class EventLog(Protocol):
         Raises:
             UnavailableError, InvalidArgument, PartitionFailed, LogCorrupt: not taken.
         """
-        ...
 
     async def append(self, partition: MetadataPartition, value: bytes) -> int:
         """Return the record's offset once it is durable: `begin_append`, awaited.
@@ -200,13 +197,11 @@ class EventLog(Protocol):
             UnavailableError: any other leaf: certainly not in the log, now or later.
             PartitionFailed, LogCorrupt: this partition takes no writes.
         """
-        ...
 
     async def end_offsets(
         self, partitions: Collection[MetadataPartition]
     ) -> Mapping[MetadataPartition, LogRange]:
         """Return the ranges that are known right now; a missing entry is unknown, never 0."""
-        ...
 
     async def epoch_end(self, partition: MetadataPartition, epoch: int) -> EpochEnd:
         """Return where `epoch` ends in the log as it is now (the divergence check).
@@ -214,7 +209,6 @@ class EventLog(Protocol):
         Raises:
             UnavailableError: not now.
         """
-        ...
 
     def follow(
         self, partition: MetadataPartition, from_offset: int, *, epoch: int
@@ -235,11 +229,9 @@ class EventLog(Protocol):
             LogCorrupt: an invalid batch that a second fetch did not cure.
             UnavailableError: not now; follow again with back-off.
         """
-        ...
 
     async def close(self) -> None:
         """Finish appends that were taken and give everything back; idempotent."""
-        ...
 
 
 @runtime_checkable
@@ -251,7 +243,6 @@ class OwnEpochs(Protocol):
 
     def begin_beyond(self, epoch: int) -> None:
         """Let all that is written from now on, while the log is open, bear an epoch beyond it."""
-        ...
 
 
 #: Lets others have their turn of the loop.
@@ -289,7 +280,6 @@ class Compactable(Protocol):
             LogCorrupt: the partition is damaged.
             UnavailableError: not now: the disk is full, or fails.
         """
-        ...
 
 
 async def appended(log: EventLog, partition: MetadataPartition, value: bytes) -> int:

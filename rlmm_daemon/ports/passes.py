@@ -21,7 +21,6 @@ class Stop(Protocol):
 
     def is_set(self) -> bool:
         """Return whether it was given."""
-        ...
 
 
 class Stopped(Exception):
@@ -70,7 +69,6 @@ class Passes(Protocol):
             StorageUnavailable: the source's disk fails, or the pass was lost; it may be repeated.
             OSError: the target's disk fails, or no more files can be open.
         """
-        ...
 
     def check(self, source: Source, claims: Claims | None, *, stop: Stop) -> int:
         """Return the CRC-32C of a `.log`; with claims, every batch must be whole and within them.
@@ -80,4 +78,3 @@ class Passes(Protocol):
             ChecksumMismatch, Malformed: of the first batch that is not as it must be.
             StorageUnavailable: as `copy`.
         """
-        ...

@@ -35,11 +35,9 @@ class Source(Protocol):
     @property
     def size(self) -> int:
         """Bytes when it was opened; a source that turns out shorter or longer is an error."""
-        ...
 
     def fileno(self) -> int | None:
         """Return a descriptor good for `copy_file_range` and `pread`, or None for a buffer."""
-        ...
 
     def pread(self, offset: int, length: int) -> bytes:
         """Return exactly these bytes, blocking (call it in a thread).
@@ -48,7 +46,6 @@ class Source(Protocol):
             ChecksumMismatch: the source became shorter than `size`.
             StorageUnavailable: its own disk fails; the reason is `SOURCE_UNREADABLE`.
         """
-        ...
 
 
 @runtime_checkable
@@ -64,7 +61,6 @@ class ReadSource(Source, Protocol):
             RlmmError: the reader found something wrong.
             CancelledError: of `concurrent.futures`; the reader was stopped.
         """
-        ...
 
 
 class Progress(msgspec.Struct):
@@ -177,7 +173,6 @@ class RemoteStorage(Protocol):
         Raises:
             StorageUnavailable: not now, or not with these credentials; the message says which.
         """
-        ...
 
     async def put_segment(
         self,
@@ -197,7 +192,6 @@ class RemoteStorage(Protocol):
             ChecksumMismatch: a source changed or shrank while it was read.
             StorageUnavailable, StorageFull: as they say.
         """
-        ...
 
     def fetch(self, key: str, start: int, end: int) -> AsyncGenerator[bytes, None]:
         """Yield the bytes [start, end) of an object; `end` beyond the object is cut there.
@@ -206,35 +200,27 @@ class RemoteStorage(Protocol):
             ObjectMissing: certainly absent (never on a doubtful answer).
             StorageUnavailable: not now, or the bucket is missing.
         """
-        ...
 
     async def size(self, key: str) -> int | None:
         """Return an object's size, or None if it is certainly absent."""
-        ...
 
     def local_path(self, key: str) -> str | None:
         """Return a path good for `sendfile` when objects are local files, else None."""
-        ...
 
     async def delete(self, keys: Collection[str]) -> Mapping[str, RlmmError | None]:
         """Delete objects; per key None for success (absent is success) or the error."""
-        ...
 
     def list(self, prefix: str) -> AsyncGenerator[Sequence[ObjectInfo], None]:
         """Yield pages of what lies below a prefix, in no order that may be relied on."""
-        ...
 
     def list_uploads(self, prefix: str) -> AsyncGenerator[Sequence[UploadInfo], None]:
         """Yield pages of incomplete uploads below a prefix."""
-        ...
 
     async def abort_upload(self, upload: UploadInfo) -> None:
         """Abort an incomplete upload; absent is success."""
-        ...
 
     async def get_control(self, key: str) -> ControlObject | None:
         """Return a small object whole, or None if it is certainly absent."""
-        ...
 
     async def put_control(self, key: str, data: bytes, *, if_etag: str | None) -> str:
         """Write a small object only if its tag is still `if_etag` (None: only if absent).
@@ -244,11 +230,9 @@ class RemoteStorage(Protocol):
         Raises:
             Conflict: someone else was faster.
         """
-        ...
 
     async def overwrite_control(self, key: str, data: bytes) -> None:
         """Write a small object whatever is there."""
-        ...
 
     async def probe(self, keys: Collection[str] = ()) -> ProbeResult:
         """Try each operation on a canary of our own and say what is allowed.
@@ -256,11 +240,9 @@ class RemoteStorage(Protocol):
         The right to write each of `keys` is tried, too, by a step "write KEY", and nothing is
         written there.
         """
-        ...
 
     async def close(self) -> None:
         """Give everything back; idempotent."""
-        ...
 
 
 @runtime_checkable
@@ -274,7 +256,6 @@ class DescribingStorage(Protocol):
             ObjectMissing: certainly absent.
             StorageUnavailable: not now.
         """
-        ...
 
 
 @runtime_checkable
@@ -289,4 +270,3 @@ class VersionedStorage(Protocol):
         Raises:
             ChecksumMismatch: the object is another one now.
         """
-        ...

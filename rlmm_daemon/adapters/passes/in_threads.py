@@ -30,11 +30,9 @@ class SegmentCheck(Protocol):
 
     def feed(self, chunk: bytes, /) -> None:
         """Take the next bytes."""
-        ...
 
     def finish(self) -> object:
         """Say that there are no more."""
-        ...
 
 
 NewCheck = Callable[[Claims], SegmentCheck]

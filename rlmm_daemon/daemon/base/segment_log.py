@@ -33,11 +33,9 @@ class SegmentLog(Protocol):
 
     async def add(self, record: bytes, caller: Caller) -> None:
         """Append COPY_SEGMENT_STARTED and return after its apply; a repeat succeeds."""
-        ...
 
     async def update(self, record: bytes, caller: Caller) -> None:
         """Append an update and return after its apply; a repeat succeeds."""
-        ...
 
     async def update_if(
         self,
@@ -48,37 +46,30 @@ class SegmentLog(Protocol):
         inside: bool = False,
     ) -> Outcome | None:
         """Append an update if something holds just before; return what its apply came to."""
-        ...
 
     def fence(
         self, tp: TopicIdPartition, segment_id: SegmentId, timeout_seconds: float
     ) -> AbstractAsyncContextManager[None]:
         """Refuse updates of a segment, but those `inside`, from a fold that holds all there is."""
-        ...
 
     def keep_followed(self, tp: TopicIdPartition) -> AbstractAsyncContextManager[None]:
         """Keep the metadata partition followed meanwhile; waits until the log is open."""
-        ...
 
     async def segment(
         self, tp: TopicIdPartition, segment_id: SegmentId
     ) -> tuple[SegmentState, bytes] | None:
         """Wait until the fold is ready; None: it holds no such segment."""
-        ...
 
     async def until_state(
         self, tp: TopicIdPartition, segment_id: SegmentId, states: frozenset[SegmentState]
     ) -> tuple[SegmentState, bytes] | None:
         """Wait for one of the states, or one beyond them; None: the segment is gone."""
-        ...
 
     def kept_custom_metadata(self, tp: TopicIdPartition, segment_id: SegmentId) -> bytes | None:
         """Return the last custom metadata that was not null."""
-        ...
 
     def is_held(self, tp: TopicIdPartition, segment_id: SegmentId) -> bool:
         """Whether a segment's objects may not be deleted, whatever its state says."""
-        ...
 
 
 def decode_segment(record: bytes) -> SegmentMetadata:

@@ -42,7 +42,6 @@ class MetadataLookups(Protocol):
         self, tp: TopicIdPartition, caller: Caller, timeout_seconds: float
     ) -> None:
         """Return when a look-up that was `NotReady` may be asked once more."""
-        ...
 
 
 class MetadataEvents(Protocol):
@@ -79,7 +78,6 @@ class MetadataManager(Protocol):
     ) -> Iterator[None]: ...
     def hello_from_broker(self, incarnation_ms: int) -> None:
         """Close the gate when this is another incarnation of the broker."""
-        ...
 
 
 class SegmentCopier(Protocol):
@@ -159,7 +157,6 @@ class Operator(Protocol):
     async def purge(self, topic_id: bytes, *, execute: bool, existing: bool) -> dict[str, Any]: ...
     async def drain(self) -> None:
         """Begin to drain and return at once: the process ends when it is done."""
-        ...
 
     async def partition_retry(self, metadata_partition: int | None) -> dict[str, Any]: ...
     async def partition_rebuild(self, metadata_partition: int | None) -> dict[str, Any]: ...

@@ -35,11 +35,9 @@ class StoragePast(Protocol):
             Malformed: it did, and that can't be read.
             UnavailableError: not now.
         """
-        ...
 
     async def keep(self, present: BucketMarker) -> None:
         """Keep a marker that was found in order; what can't be written is told, never raised."""
-        ...
 
     async def owed(self) -> BucketMarker | None:
         """Return a marker with what was accepted while there was none, until `paid`.
@@ -48,11 +46,9 @@ class StoragePast(Protocol):
             Malformed: something was, and it can't be read.
             UnavailableError: not now.
         """
-        ...
 
     async def paid(self) -> None:
         """Forget what was owed: it stands in the storage's marker."""
-        ...
 
     async def history(self) -> LogHistory:
         """Return what the event log says of stored segments.
@@ -60,7 +56,6 @@ class StoragePast(Protocol):
         Raises:
             UnavailableError: not now.
         """
-        ...
 
 
 class Remembered(msgspec.Struct, frozen=True, kw_only=True):

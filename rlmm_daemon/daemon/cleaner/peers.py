@@ -68,7 +68,6 @@ class PeerSource(Protocol):
 
     async def look(self) -> Peers:
         """Return what is known now; never raises for what does not answer."""
-        ...
 
 
 class SharedLook:

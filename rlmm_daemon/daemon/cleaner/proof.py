@@ -21,7 +21,6 @@ class TopicProof(Protocol):
 
     async def prove(self, topic_ids: Collection[TopicId]) -> Mapping[TopicId, Proof]:
         """Return an answer for each id; never raises for a cluster that does not answer."""
-        ...
 
 
 class JoinedProof:

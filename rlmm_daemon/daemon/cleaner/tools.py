@@ -28,15 +28,12 @@ class Copies(Protocol):
 
     def is_running(self, segment_id: SegmentId) -> bool:
         """Return whether a copy of this segment runs or waits."""
-        ...
 
     def running_in(self, partition: TopicIdPartition) -> list[SegmentId]:
         """Return the segments of a user partition whose copies run or wait."""
-        ...
 
     async def end_copy(self, segment_id: SegmentId) -> None:
         """Cancel a copy, and return when it has ended."""
-        ...
 
 
 class Tools(msgspec.Struct, frozen=True, kw_only=True):

@@ -37,7 +37,6 @@ class BucketRecord(Protocol):
         Raises:
             RlmmError: not now; asked again with back-off.
         """
-        ...
 
     async def accept_loss(
         self,
@@ -52,7 +51,6 @@ class BucketRecord(Protocol):
         Raises:
             RlmmError: it was not written.
         """
-        ...
 
 
 def same_cluster(marker: BucketLog, identity: LogIdentity) -> bool:

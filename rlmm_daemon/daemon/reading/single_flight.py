@@ -38,11 +38,9 @@ class Work(Protocol):
         One that is raised is a bug, which the holders are told and nobody else.
         Called once. May be cancelled before its first step.
         """
-        ...
 
     def ended(self) -> None:
         """Wake the holders: `run` is over, cancelled perhaps."""
-        ...
 
 
 class Key(Protocol):
@@ -51,7 +49,6 @@ class Key(Protocol):
     @property
     def segment_id(self) -> SegmentId:
         """Return the segment that it is a part of."""
-        ...
 
     def __hash__(self) -> int: ...
 

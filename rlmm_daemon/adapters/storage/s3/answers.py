@@ -14,22 +14,18 @@ class Answer(Protocol):
     @property
     def etag(self) -> str:
         """The version, as the server names it."""
-        ...
 
     @property
     def first(self) -> int:
         """Where its bytes begin in the object, -1 if the server says nothing of it."""
-        ...
 
     @property
     def length(self) -> int:
         """How many bytes it brings."""
-        ...
 
     @property
     def total(self) -> int:
         """How many the object has."""
-        ...
 
     async def piece(self, patience: float) -> bytes | None:
         """Return the next bytes, b"" at the end, None if they trickle for longer than `patience`.
@@ -37,11 +33,9 @@ class Answer(Protocol):
         Raises:
             VENDOR_ERRORS: the connection was cut, or is silent.
         """
-        ...
 
     def close(self) -> None:
         """Read no more."""
-        ...
 
 
 class Transport(Protocol):
@@ -53,11 +47,9 @@ class Transport(Protocol):
         Raises:
             VENDOR_ERRORS: as the client stack would, so that `judge` knows each.
         """
-        ...
 
     def close(self) -> None:
         """Close idle connections."""
-        ...
 
 
 class SdkTransport:

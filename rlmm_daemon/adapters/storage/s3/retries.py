@@ -153,11 +153,9 @@ class Credentials(Protocol):
     @property
     def generation(self) -> int:
         """A number that grows with each change of the keys."""
-        ...
 
     async def reload(self, since: int) -> bool:
         """Read them anew; return whether they are others than those of `since`."""
-        ...
 
 
 class Rim:
