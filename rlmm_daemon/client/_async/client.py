@@ -31,25 +31,22 @@ class AsyncClient(AsyncCaller):
         self, segment: SegmentMetadata, *, timeout_seconds: float | None = None
     ) -> None:
         """Append a COPY_SEGMENT_STARTED; returns once the daemon itself has applied it."""
-        seconds, ms = self._deadline(timeout_seconds)
-        params = api.RecordParams(records.encode(segment), ms)
-        await self.call("add_remote_log_segment_metadata", params, seconds)
+        params = api.RecordParams(records.encode(segment))
+        await self._ask("add_remote_log_segment_metadata", params, timeout_seconds)
 
     async def update_remote_log_segment_metadata(
         self, update: SegmentUpdate, *, timeout_seconds: float | None = None
     ) -> None:
         """Append an update; returns once the daemon itself has applied it."""
-        seconds, ms = self._deadline(timeout_seconds)
-        params = api.RecordParams(records.encode(update), ms)
-        await self.call("update_remote_log_segment_metadata", params, seconds)
+        params = api.RecordParams(records.encode(update))
+        await self._ask("update_remote_log_segment_metadata", params, timeout_seconds)
 
     async def put_remote_partition_delete_metadata(
         self, mark: PartitionDelete, *, timeout_seconds: float | None = None
     ) -> None:
         """Append a step of a user partition's removal."""
-        seconds, ms = self._deadline(timeout_seconds)
-        params = api.RecordParams(records.encode(mark), ms)
-        await self.call("put_remote_partition_delete_metadata", params, seconds)
+        params = api.RecordParams(records.encode(mark))
+        await self._ask("put_remote_partition_delete_metadata", params, timeout_seconds)
 
     async def on_partition_leadership_changes(
         self,
@@ -59,17 +56,15 @@ class AsyncClient(AsyncCaller):
         timeout_seconds: float | None = None,
     ) -> None:
         """Announce user partitions in addition to those announced before."""
-        seconds, ms = self._deadline(timeout_seconds)
-        params = api.AssignmentParams(wire_of(leaders), wire_of(followers), ms)
-        await self.call("on_partition_leadership_changes", params, seconds)
+        params = api.AssignmentParams(wire_of(leaders), wire_of(followers))
+        await self._ask("on_partition_leadership_changes", params, timeout_seconds)
 
     async def on_stop_partitions(
         self, partitions: Iterable[TopicIdPartition], *, timeout_seconds: float | None = None
     ) -> None:
         """Take announced user partitions back."""
-        seconds, ms = self._deadline(timeout_seconds)
-        params = api.PartitionsParams(wire_of(partitions), ms)
-        await self.call("on_stop_partitions", params, seconds)
+        params = api.PartitionsParams(wire_of(partitions))
+        await self._ask("on_stop_partitions", params, timeout_seconds)
 
     async def replace_assignment(
         self,
@@ -79,9 +74,8 @@ class AsyncClient(AsyncCaller):
         timeout_seconds: float | None = None,
     ) -> None:
         """Announce exactly these user partitions."""
-        seconds, ms = self._deadline(timeout_seconds)
-        params = api.AssignmentParams(wire_of(leaders), wire_of(followers), ms)
-        await self.call("replace_assignment", params, seconds)
+        params = api.AssignmentParams(wire_of(leaders), wire_of(followers))
+        await self._ask("replace_assignment", params, timeout_seconds)
 
     async def remote_log_segment_metadata(
         self,
@@ -92,17 +86,17 @@ class AsyncClient(AsyncCaller):
         timeout_seconds: float | None = None,
     ) -> SegmentMetadata | None:
         """Return the finished segment that holds an offset in a leader epoch."""
-        seconds, ms = self._deadline(timeout_seconds)
-        params = api.EpochOffsetParams(api.Partition.of(partition), epoch, offset, ms)
-        return maybe_segment(await self.call("remote_log_segment_metadata", params, seconds))
+        params = api.EpochOffsetParams(api.Partition.of(partition), epoch, offset)
+        return maybe_segment(
+            await self._ask("remote_log_segment_metadata", params, timeout_seconds)
+        )
 
     async def highest_offset_for_epoch(
         self, partition: TopicIdPartition, epoch: int, *, timeout_seconds: float | None = None
     ) -> int | None:
         """Return the highest offset that was copied in a leader epoch."""
-        seconds, ms = self._deadline(timeout_seconds)
-        params = api.EpochParams(api.Partition.of(partition), epoch, ms)
-        result: int | None = await self.call("highest_offset_for_epoch", params, seconds)
+        params = api.EpochParams(api.Partition.of(partition), epoch)
+        result: int | None = await self._ask("highest_offset_for_epoch", params, timeout_seconds)
         return result
 
     async def list_remote_log_segments(
@@ -113,18 +107,16 @@ class AsyncClient(AsyncCaller):
         timeout_seconds: float | None = None,
     ) -> list[SegmentMetadata]:
         """Return the segments in Kafka's order; of all epochs when none is given."""
-        seconds, ms = self._deadline(timeout_seconds)
-        params = api.EpochParams(api.Partition.of(partition), epoch, ms)
-        pages = self.stream("list_remote_log_segments", params, seconds)
+        params = api.EpochParams(api.Partition.of(partition), epoch)
+        pages = self._pages("list_remote_log_segments", params, timeout_seconds)
         return [segment_of(record) async for page in pages for record in page.records]
 
     async def remote_log_size(
         self, partition: TopicIdPartition, epoch: int, *, timeout_seconds: float | None = None
     ) -> int:
         """Return the bytes of all segments of a leader epoch."""
-        seconds, ms = self._deadline(timeout_seconds)
-        params = api.EpochParams(api.Partition.of(partition), epoch, ms)
-        result: int = await self.call("remote_log_size", params, seconds)
+        params = api.EpochParams(api.Partition.of(partition), epoch)
+        result: int = await self._ask("remote_log_size", params, timeout_seconds)
         return result
 
     async def next_segment_with_txn_index(
@@ -136,17 +128,17 @@ class AsyncClient(AsyncCaller):
         timeout_seconds: float | None = None,
     ) -> SegmentMetadata | None:
         """Return the next segment at or behind an offset that has a transaction index."""
-        seconds, ms = self._deadline(timeout_seconds)
-        params = api.EpochOffsetParams(api.Partition.of(partition), epoch, offset, ms)
-        return maybe_segment(await self.call("next_segment_with_txn_index", params, seconds))
+        params = api.EpochOffsetParams(api.Partition.of(partition), epoch, offset)
+        return maybe_segment(
+            await self._ask("next_segment_with_txn_index", params, timeout_seconds)
+        )
 
     async def is_ready(
         self, partition: TopicIdPartition, *, timeout_seconds: float | None = None
     ) -> bool:
         """Return whether look-ups of this partition are answered right now."""
-        seconds, ms = self._deadline(timeout_seconds)
-        params = api.PartitionParams(api.Partition.of(partition), ms)
-        result: bool = await self.call("is_ready", params, seconds)
+        params = api.PartitionParams(api.Partition.of(partition))
+        result: bool = await self._ask("is_ready", params, timeout_seconds)
         return result
 
     async def copy_log_segment_data(
@@ -157,18 +149,18 @@ class AsyncClient(AsyncCaller):
         timeout_seconds: float | None = None,
     ) -> bytes | None:
         """Copy a segment whose COPY_SEGMENT_STARTED was added; returns its custom metadata."""
-        seconds, ms = self._deadline(timeout_seconds, JOB_SECONDS)
-        params = api.CopyParams(records.encode(segment), files, ms)
-        result: bytes | None = await self.call("copy_log_segment_data", params, seconds)
+        params = api.CopyParams(records.encode(segment), files)
+        result: bytes | None = await self._ask(
+            "copy_log_segment_data", params, timeout_seconds, JOB_SECONDS
+        )
         return result
 
     async def delete_log_segment_data(
         self, segment: SegmentMetadata, *, timeout_seconds: float | None = None
     ) -> None:
         """Delete the objects of a segment that is in DELETE_SEGMENT_STARTED."""
-        seconds, ms = self._deadline(timeout_seconds, JOB_SECONDS)
-        params = api.RecordParams(records.encode(segment), ms)
-        await self.call("delete_log_segment_data", params, seconds)
+        params = api.RecordParams(records.encode(segment))
+        await self._ask("delete_log_segment_data", params, timeout_seconds, JOB_SECONDS)
 
     async def copy_segment(
         self,
@@ -183,9 +175,8 @@ class AsyncClient(AsyncCaller):
         Each copy takes an id of its own, also after one that failed. `repeats`: begin nothing, wait
         for the copy that runs under this id, or return what was finished under it.
         """
-        seconds, ms = self._deadline(timeout_seconds, JOB_SECONDS)
-        params = api.WholeCopyParams(records.encode(segment), files, ms, repeats)
-        return segment_of(await self.call("copy_segment", params, seconds))
+        params = api.WholeCopyParams(records.encode(segment), files, repeats=repeats)
+        return segment_of(await self._ask("copy_segment", params, timeout_seconds, JOB_SECONDS))
 
     async def delete_segment(
         self,
@@ -195,40 +186,35 @@ class AsyncClient(AsyncCaller):
         timeout_seconds: float | None = None,
     ) -> None:
         """Do the whole job: DELETE_SEGMENT_STARTED, objects, DELETE_SEGMENT_FINISHED."""
-        seconds, ms = self._deadline(timeout_seconds, JOB_SECONDS)
-        params = api.SegmentParams(api.Partition.of(partition), segment_id, ms)
-        await self.call("delete_segment", params, seconds)
+        params = api.SegmentParams(api.Partition.of(partition), segment_id)
+        await self._ask("delete_segment", params, timeout_seconds, JOB_SECONDS)
 
     async def resolve(
         self, selector: str, *, timeout_seconds: float | None = None
     ) -> list[TopicIdPartition]:
         """Return the user partitions that `topic-partition`, a topic id or Kafka's form names."""
-        seconds, ms = self._deadline(timeout_seconds)
-        params = api.SelectorParams(selector, None, ms)
-        found = await self.call("resolve", params, seconds)
+        params = api.SelectorParams(selector, None)
+        found = await self._ask("resolve", params, timeout_seconds)
         return [partition.to_domain() for partition in found]
 
     async def status(self, *, timeout_seconds: float | None = None) -> dict[str, Any]:
         """Return what the daemon says of itself."""
-        seconds, ms = self._deadline(timeout_seconds)
-        params = api.NoParams(ms)
-        result: dict[str, Any] = await self.call("status", params, seconds)
+        result: dict[str, Any] = await self._ask("status", api.NoParams(), timeout_seconds)
         return result
 
     async def partitions(self, *, timeout_seconds: float | None = None) -> list[dict[str, Any]]:
         """Return one row for each followed metadata partition."""
-        seconds, ms = self._deadline(timeout_seconds)
-        params = api.NoParams(ms)
-        result: list[dict[str, Any]] = await self.call("partitions", params, seconds)
+        result: list[dict[str, Any]] = await self._ask(
+            "partitions", api.NoParams(), timeout_seconds
+        )
         return result
 
     async def user_partitions(
         self, topic: str | None = None, *, timeout_seconds: float | None = None
     ) -> AsyncGenerator[api.UserPartition, None]:
         """Yield the user partitions that are known, of one topic or all."""
-        seconds, ms = self._deadline(timeout_seconds)
-        params = api.TopicParams(topic, ms)
-        async with aclosing(self.stream("user_partitions", params, seconds)) as pages:
+        params = api.TopicParams(topic)
+        async with aclosing(self._pages("user_partitions", params, timeout_seconds)) as pages:
             async for page in pages:
                 for each in page.partitions:
                     yield each
@@ -237,9 +223,8 @@ class AsyncClient(AsyncCaller):
         self, selector: str, epoch: int | None = None, *, timeout_seconds: float | None = None
     ) -> AsyncGenerator[SegmentMetadata, None]:
         """Yield the segments of the partitions that a selector names."""
-        seconds, ms = self._deadline(timeout_seconds, JOB_SECONDS)
-        params = api.SelectorParams(selector, epoch, ms)
-        async with aclosing(self.stream("segments", params, seconds)) as pages:
+        params = api.SelectorParams(selector, epoch)
+        async with aclosing(self._pages("segments", params, timeout_seconds, JOB_SECONDS)) as pages:
             async for page in pages:
                 for record in page.records:
                     yield segment_of(record)
@@ -253,9 +238,8 @@ class AsyncClient(AsyncCaller):
         timeout_seconds: float | None = None,
     ) -> dict[str, Any]:
         """Return verdict, cause, evidence and next step; for one offset too, if one is given."""
-        seconds, ms = self._deadline(timeout_seconds)
-        params = api.ExplainParams(selector, epoch, offset, ms)
-        result: dict[str, Any] = await self.call("explain", params, seconds)
+        params = api.ExplainParams(selector, epoch, offset)
+        result: dict[str, Any] = await self._ask("explain", params, timeout_seconds)
         return result
 
     async def tail(
@@ -267,9 +251,10 @@ class AsyncClient(AsyncCaller):
         timeout_seconds: float | None = None,
     ) -> AsyncGenerator[api.TailEvent, None]:
         """Yield records of the metadata topic and what became of them."""
-        seconds, ms = self._deadline(timeout_seconds, FOREVER if follow else None)
-        params = api.TailParams(metadata_partition, from_offset, follow, ms)
-        async with aclosing(self.stream("tail", params, seconds)) as pages:
+        params = api.TailParams(metadata_partition, from_offset, follow)
+        async with aclosing(
+            self._pages("tail", params, timeout_seconds, FOREVER if follow else None)
+        ) as pages:
             async for page in pages:
                 for event in page.events:
                     yield event
@@ -278,9 +263,8 @@ class AsyncClient(AsyncCaller):
         self, selector: str | None = None, *, timeout_seconds: float | None = None
     ) -> AsyncGenerator[SegmentMetadata, None]:
         """Yield every live segment of the followed partitions, or of some."""
-        seconds, ms = self._deadline(timeout_seconds, JOB_SECONDS)
-        params = api.ExportParams(selector, ms)
-        async with aclosing(self.stream("export", params, seconds)) as pages:
+        params = api.ExportParams(selector)
+        async with aclosing(self._pages("export", params, timeout_seconds, JOB_SECONDS)) as pages:
             async for page in pages:
                 for record in page.records:
                     yield segment_of(record)
@@ -289,15 +273,15 @@ class AsyncClient(AsyncCaller):
         self, metadata_partition: int | None = None, *, timeout_seconds: float | None = None
     ) -> list[dict[str, Any]]:
         """Write a snapshot now, of one metadata partition or all."""
-        seconds, ms = self._deadline(timeout_seconds, JOB_SECONDS)
-        params = api.MetadataPartitionParams(metadata_partition, ms)
-        result: list[dict[str, Any]] = await self.call("snapshot_now", params, seconds)
+        params = api.MetadataPartitionParams(metadata_partition)
+        result: list[dict[str, Any]] = await self._ask(
+            "snapshot_now", params, timeout_seconds, JOB_SECONDS
+        )
         return result
 
     async def cleanup(self, *, timeout_seconds: float | None = None) -> dict[str, Any]:
         """Return where removals stand, and what is stuck."""
-        seconds, ms = self._deadline(timeout_seconds)
-        result: dict[str, Any] = await self.call("cleanup", api.NoParams(ms), seconds)
+        result: dict[str, Any] = await self._ask("cleanup", api.NoParams(), timeout_seconds)
         return result
 
     async def purge(
@@ -309,33 +293,30 @@ class AsyncClient(AsyncCaller):
         timeout_seconds: float | None = None,
     ) -> dict[str, Any]:
         """Return what there is of a topic; with `execute` its remote data is to go."""
-        seconds, ms = self._deadline(timeout_seconds, JOB_SECONDS)
-        params = api.PurgeParams(topic_id, execute, existing, ms)
-        result: dict[str, Any] = await self.call("purge", params, seconds)
+        params = api.PurgeParams(topic_id, execute, existing)
+        result: dict[str, Any] = await self._ask("purge", params, timeout_seconds, JOB_SECONDS)
         return result
 
     async def drain(self, *, timeout_seconds: float | None = None) -> None:
         """Let the daemon finish what it does and end."""
-        seconds, ms = self._deadline(timeout_seconds)
-        params = api.NoParams(ms)
-        await self.call("drain", params, seconds)
+        await self._ask("drain", api.NoParams(), timeout_seconds)
 
     async def partition_retry(
         self, metadata_partition: int | None = None, *, timeout_seconds: float | None = None
     ) -> dict[str, Any]:
         """Try a failed metadata partition again."""
-        seconds, ms = self._deadline(timeout_seconds)
-        params = api.MetadataPartitionParams(metadata_partition, ms)
-        result: dict[str, Any] = await self.call("partition_retry", params, seconds)
+        params = api.MetadataPartitionParams(metadata_partition)
+        result: dict[str, Any] = await self._ask("partition_retry", params, timeout_seconds)
         return result
 
     async def partition_rebuild(
         self, metadata_partition: int | None = None, *, timeout_seconds: float | None = None
     ) -> dict[str, Any]:
         """Replay a metadata partition from its log's start."""
-        seconds, ms = self._deadline(timeout_seconds, JOB_SECONDS)
-        params = api.MetadataPartitionParams(metadata_partition, ms)
-        result: dict[str, Any] = await self.call("partition_rebuild", params, seconds)
+        params = api.MetadataPartitionParams(metadata_partition)
+        result: dict[str, Any] = await self._ask(
+            "partition_rebuild", params, timeout_seconds, JOB_SECONDS
+        )
         return result
 
     async def partition_accept_loss(
@@ -347,9 +328,10 @@ class AsyncClient(AsyncCaller):
         timeout_seconds: float | None = None,
     ) -> dict[str, Any]:
         """Give up events that are missing from the log, for good."""
-        seconds, ms = self._deadline(timeout_seconds)
-        params = api.AcceptLossParams(metadata_partition, everything, ms, without_looking)
-        result: dict[str, Any] = await self.call("partition_accept_loss", params, seconds)
+        params = api.AcceptLossParams(
+            metadata_partition, everything, without_looking=without_looking
+        )
+        result: dict[str, Any] = await self._ask("partition_accept_loss", params, timeout_seconds)
         return result
 
     async def partition_end_hold(
@@ -360,9 +342,8 @@ class AsyncClient(AsyncCaller):
         timeout_seconds: float | None = None,
     ) -> dict[str, Any]:
         """Return what accepted losses keep from being deleted; with `execute` that ends."""
-        seconds, ms = self._deadline(timeout_seconds)
-        params = api.EndHoldParams(metadata_partition, execute, ms)
-        result: dict[str, Any] = await self.call("partition_end_hold", params, seconds)
+        params = api.EndHoldParams(metadata_partition, execute)
+        result: dict[str, Any] = await self._ask("partition_end_hold", params, timeout_seconds)
         return result
 
     async def log_recover(
@@ -373,18 +354,18 @@ class AsyncClient(AsyncCaller):
         timeout_seconds: float | None = None,
     ) -> dict[str, Any]:
         """Return which segments that the log lost are there; with `execute` put them back."""
-        seconds, ms = self._deadline(timeout_seconds, JOB_SECONDS)
-        params = api.RecoverParams(metadata_partition, execute, ms)
-        result: dict[str, Any] = await self.call("log_recover", params, seconds)
+        params = api.RecoverParams(metadata_partition, execute)
+        result: dict[str, Any] = await self._ask(
+            "log_recover", params, timeout_seconds, JOB_SECONDS
+        )
         return result
 
     async def log_repair(
         self, metadata_partition: int | None = None, *, timeout_seconds: float | None = None
     ) -> dict[str, Any]:
         """Set a corrupt log file aside and re-append what is known."""
-        seconds, ms = self._deadline(timeout_seconds, JOB_SECONDS)
-        params = api.MetadataPartitionParams(metadata_partition, ms)
-        result: dict[str, Any] = await self.call("log_repair", params, seconds)
+        params = api.MetadataPartitionParams(metadata_partition)
+        result: dict[str, Any] = await self._ask("log_repair", params, timeout_seconds, JOB_SECONDS)
         return result
 
     async def fetch_log_segment(
@@ -396,14 +377,12 @@ class AsyncClient(AsyncCaller):
         timeout_seconds: float | None = None,
     ) -> AsyncBulkReader:
         """Return a reader of a range of a segment's log."""
-        seconds, ms = self._deadline(timeout_seconds)
-        params = api.FetchParams(records.encode(segment), start, end_inclusive, ms)
-        return await self.open_bulk("fetch_log_segment", params, seconds)
+        params = api.FetchParams(records.encode(segment), start, end_inclusive)
+        return await self.open_bulk("fetch_log_segment", *self._within(params, timeout_seconds))
 
     async def fetch_index(
         self, segment: SegmentMetadata, index: str, *, timeout_seconds: float | None = None
     ) -> AsyncBulkReader:
         """Return a reader of one index; its name is one of `codec.api.FetchIndexParams`."""
-        seconds, ms = self._deadline(timeout_seconds)
-        params = api.FetchIndexParams(records.encode(segment), index, ms)
-        return await self.open_bulk("fetch_index", params, seconds)
+        params = api.FetchIndexParams(records.encode(segment), index)
+        return await self.open_bulk("fetch_index", *self._within(params, timeout_seconds))

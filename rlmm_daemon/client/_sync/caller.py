@@ -4,7 +4,9 @@
 import random
 from collections.abc import Generator, Iterator
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
+
+import msgspec
 
 from rlmm_daemon.client import _common as common
 from rlmm_daemon.client._sync.connection import BulkReader, Connection
@@ -12,6 +14,8 @@ from rlmm_daemon.client._sync.exchange import Exchange
 from rlmm_daemon.client._sync.wire import Turn, now, sleep
 from rlmm_daemon.codec import api, frames
 from rlmm_daemon.domain.errors import DaemonUnreachable, ProtocolViolation, RlmmError
+
+P = TypeVar("P", bound=msgspec.Struct)
 
 
 class Caller:
@@ -55,9 +59,25 @@ class Caller:
 
     def hello(self) -> api.HelloResult:
         """Return what the daemon said of itself; connects if needed."""
-        seconds, _ = self._deadline(None)
-        main = self._connected(now() + seconds)
+        main = self._connected(now() + self._options.deadline(None, None)[0])
         return main.welcome
+
+    def _within(
+        self, params: P, seconds: float | None, default: float | None = None
+    ) -> tuple[P, float]:
+        """Return params that tell the daemon how long a call may take, and how long that is."""
+        chosen, ms = self._options.deadline(seconds, default)
+        return msgspec.structs.replace(params, timeout_ms=ms), chosen
+
+    def _ask(
+        self, method: str, params: P, seconds: float | None, default: float | None = None
+    ) -> Any:
+        return self.call(method, *self._within(params, seconds, default))
+
+    def _pages(
+        self, method: str, params: P, seconds: float | None, default: float | None = None
+    ) -> Generator[Any, None, None]:
+        return self.stream(method, *self._within(params, seconds, default))
 
     def call(self, method: str, params: Any, seconds: float | None = None) -> Any:
         """Return a method's result in its wire type, for streams the list of all pages.
@@ -134,14 +154,8 @@ class Caller:
         else:
             connection.close()
 
-    def _deadline(
-        self, seconds: float | None, default: float | None = None
-    ) -> tuple[float, int | None]:
-        return self._options.deadline(seconds, default)
-
     def _end(self, seconds: float | None) -> float:
-        chosen, _ = self._deadline(seconds)
-        return now() + chosen + common.GRACE_SECONDS
+        return now() + self._options.deadline(seconds, None)[0] + common.GRACE_SECONDS
 
     def _take_up(self) -> None:
         if self._turn.is_elsewhere():

@@ -32,25 +32,22 @@ class Client(Caller):
         self, segment: SegmentMetadata, *, timeout_seconds: float | None = None
     ) -> None:
         """Append a COPY_SEGMENT_STARTED; returns once the daemon itself has applied it."""
-        seconds, ms = self._deadline(timeout_seconds)
-        params = api.RecordParams(records.encode(segment), ms)
-        self.call("add_remote_log_segment_metadata", params, seconds)
+        params = api.RecordParams(records.encode(segment))
+        self._ask("add_remote_log_segment_metadata", params, timeout_seconds)
 
     def update_remote_log_segment_metadata(
         self, update: SegmentUpdate, *, timeout_seconds: float | None = None
     ) -> None:
         """Append an update; returns once the daemon itself has applied it."""
-        seconds, ms = self._deadline(timeout_seconds)
-        params = api.RecordParams(records.encode(update), ms)
-        self.call("update_remote_log_segment_metadata", params, seconds)
+        params = api.RecordParams(records.encode(update))
+        self._ask("update_remote_log_segment_metadata", params, timeout_seconds)
 
     def put_remote_partition_delete_metadata(
         self, mark: PartitionDelete, *, timeout_seconds: float | None = None
     ) -> None:
         """Append a step of a user partition's removal."""
-        seconds, ms = self._deadline(timeout_seconds)
-        params = api.RecordParams(records.encode(mark), ms)
-        self.call("put_remote_partition_delete_metadata", params, seconds)
+        params = api.RecordParams(records.encode(mark))
+        self._ask("put_remote_partition_delete_metadata", params, timeout_seconds)
 
     def on_partition_leadership_changes(
         self,
@@ -60,17 +57,15 @@ class Client(Caller):
         timeout_seconds: float | None = None,
     ) -> None:
         """Announce user partitions in addition to those announced before."""
-        seconds, ms = self._deadline(timeout_seconds)
-        params = api.AssignmentParams(wire_of(leaders), wire_of(followers), ms)
-        self.call("on_partition_leadership_changes", params, seconds)
+        params = api.AssignmentParams(wire_of(leaders), wire_of(followers))
+        self._ask("on_partition_leadership_changes", params, timeout_seconds)
 
     def on_stop_partitions(
         self, partitions: Iterable[TopicIdPartition], *, timeout_seconds: float | None = None
     ) -> None:
         """Take announced user partitions back."""
-        seconds, ms = self._deadline(timeout_seconds)
-        params = api.PartitionsParams(wire_of(partitions), ms)
-        self.call("on_stop_partitions", params, seconds)
+        params = api.PartitionsParams(wire_of(partitions))
+        self._ask("on_stop_partitions", params, timeout_seconds)
 
     def replace_assignment(
         self,
@@ -80,9 +75,8 @@ class Client(Caller):
         timeout_seconds: float | None = None,
     ) -> None:
         """Announce exactly these user partitions."""
-        seconds, ms = self._deadline(timeout_seconds)
-        params = api.AssignmentParams(wire_of(leaders), wire_of(followers), ms)
-        self.call("replace_assignment", params, seconds)
+        params = api.AssignmentParams(wire_of(leaders), wire_of(followers))
+        self._ask("replace_assignment", params, timeout_seconds)
 
     def remote_log_segment_metadata(
         self,
@@ -93,17 +87,15 @@ class Client(Caller):
         timeout_seconds: float | None = None,
     ) -> SegmentMetadata | None:
         """Return the finished segment that holds an offset in a leader epoch."""
-        seconds, ms = self._deadline(timeout_seconds)
-        params = api.EpochOffsetParams(api.Partition.of(partition), epoch, offset, ms)
-        return maybe_segment(self.call("remote_log_segment_metadata", params, seconds))
+        params = api.EpochOffsetParams(api.Partition.of(partition), epoch, offset)
+        return maybe_segment(self._ask("remote_log_segment_metadata", params, timeout_seconds))
 
     def highest_offset_for_epoch(
         self, partition: TopicIdPartition, epoch: int, *, timeout_seconds: float | None = None
     ) -> int | None:
         """Return the highest offset that was copied in a leader epoch."""
-        seconds, ms = self._deadline(timeout_seconds)
-        params = api.EpochParams(api.Partition.of(partition), epoch, ms)
-        result: int | None = self.call("highest_offset_for_epoch", params, seconds)
+        params = api.EpochParams(api.Partition.of(partition), epoch)
+        result: int | None = self._ask("highest_offset_for_epoch", params, timeout_seconds)
         return result
 
     def list_remote_log_segments(
@@ -114,18 +106,16 @@ class Client(Caller):
         timeout_seconds: float | None = None,
     ) -> list[SegmentMetadata]:
         """Return the segments in Kafka's order; of all epochs when none is given."""
-        seconds, ms = self._deadline(timeout_seconds)
-        params = api.EpochParams(api.Partition.of(partition), epoch, ms)
-        pages = self.stream("list_remote_log_segments", params, seconds)
+        params = api.EpochParams(api.Partition.of(partition), epoch)
+        pages = self._pages("list_remote_log_segments", params, timeout_seconds)
         return [segment_of(record) for page in pages for record in page.records]
 
     def remote_log_size(
         self, partition: TopicIdPartition, epoch: int, *, timeout_seconds: float | None = None
     ) -> int:
         """Return the bytes of all segments of a leader epoch."""
-        seconds, ms = self._deadline(timeout_seconds)
-        params = api.EpochParams(api.Partition.of(partition), epoch, ms)
-        result: int = self.call("remote_log_size", params, seconds)
+        params = api.EpochParams(api.Partition.of(partition), epoch)
+        result: int = self._ask("remote_log_size", params, timeout_seconds)
         return result
 
     def next_segment_with_txn_index(
@@ -137,17 +127,15 @@ class Client(Caller):
         timeout_seconds: float | None = None,
     ) -> SegmentMetadata | None:
         """Return the next segment at or behind an offset that has a transaction index."""
-        seconds, ms = self._deadline(timeout_seconds)
-        params = api.EpochOffsetParams(api.Partition.of(partition), epoch, offset, ms)
-        return maybe_segment(self.call("next_segment_with_txn_index", params, seconds))
+        params = api.EpochOffsetParams(api.Partition.of(partition), epoch, offset)
+        return maybe_segment(self._ask("next_segment_with_txn_index", params, timeout_seconds))
 
     def is_ready(
         self, partition: TopicIdPartition, *, timeout_seconds: float | None = None
     ) -> bool:
         """Return whether look-ups of this partition are answered right now."""
-        seconds, ms = self._deadline(timeout_seconds)
-        params = api.PartitionParams(api.Partition.of(partition), ms)
-        result: bool = self.call("is_ready", params, seconds)
+        params = api.PartitionParams(api.Partition.of(partition))
+        result: bool = self._ask("is_ready", params, timeout_seconds)
         return result
 
     def copy_log_segment_data(
@@ -158,18 +146,18 @@ class Client(Caller):
         timeout_seconds: float | None = None,
     ) -> bytes | None:
         """Copy a segment whose COPY_SEGMENT_STARTED was added; returns its custom metadata."""
-        seconds, ms = self._deadline(timeout_seconds, JOB_SECONDS)
-        params = api.CopyParams(records.encode(segment), files, ms)
-        result: bytes | None = self.call("copy_log_segment_data", params, seconds)
+        params = api.CopyParams(records.encode(segment), files)
+        result: bytes | None = self._ask(
+            "copy_log_segment_data", params, timeout_seconds, JOB_SECONDS
+        )
         return result
 
     def delete_log_segment_data(
         self, segment: SegmentMetadata, *, timeout_seconds: float | None = None
     ) -> None:
         """Delete the objects of a segment that is in DELETE_SEGMENT_STARTED."""
-        seconds, ms = self._deadline(timeout_seconds, JOB_SECONDS)
-        params = api.RecordParams(records.encode(segment), ms)
-        self.call("delete_log_segment_data", params, seconds)
+        params = api.RecordParams(records.encode(segment))
+        self._ask("delete_log_segment_data", params, timeout_seconds, JOB_SECONDS)
 
     def copy_segment(
         self,
@@ -184,9 +172,8 @@ class Client(Caller):
         Each copy takes an id of its own, also after one that failed. `repeats`: begin nothing, wait
         for the copy that runs under this id, or return what was finished under it.
         """
-        seconds, ms = self._deadline(timeout_seconds, JOB_SECONDS)
-        params = api.WholeCopyParams(records.encode(segment), files, ms, repeats)
-        return segment_of(self.call("copy_segment", params, seconds))
+        params = api.WholeCopyParams(records.encode(segment), files, repeats=repeats)
+        return segment_of(self._ask("copy_segment", params, timeout_seconds, JOB_SECONDS))
 
     def delete_segment(
         self,
@@ -196,40 +183,33 @@ class Client(Caller):
         timeout_seconds: float | None = None,
     ) -> None:
         """Do the whole job: DELETE_SEGMENT_STARTED, objects, DELETE_SEGMENT_FINISHED."""
-        seconds, ms = self._deadline(timeout_seconds, JOB_SECONDS)
-        params = api.SegmentParams(api.Partition.of(partition), segment_id, ms)
-        self.call("delete_segment", params, seconds)
+        params = api.SegmentParams(api.Partition.of(partition), segment_id)
+        self._ask("delete_segment", params, timeout_seconds, JOB_SECONDS)
 
     def resolve(
         self, selector: str, *, timeout_seconds: float | None = None
     ) -> list[TopicIdPartition]:
         """Return the user partitions that `topic-partition`, a topic id or Kafka's form names."""
-        seconds, ms = self._deadline(timeout_seconds)
-        params = api.SelectorParams(selector, None, ms)
-        found = self.call("resolve", params, seconds)
+        params = api.SelectorParams(selector, None)
+        found = self._ask("resolve", params, timeout_seconds)
         return [partition.to_domain() for partition in found]
 
     def status(self, *, timeout_seconds: float | None = None) -> dict[str, Any]:
         """Return what the daemon says of itself."""
-        seconds, ms = self._deadline(timeout_seconds)
-        params = api.NoParams(ms)
-        result: dict[str, Any] = self.call("status", params, seconds)
+        result: dict[str, Any] = self._ask("status", api.NoParams(), timeout_seconds)
         return result
 
     def partitions(self, *, timeout_seconds: float | None = None) -> list[dict[str, Any]]:
         """Return one row for each followed metadata partition."""
-        seconds, ms = self._deadline(timeout_seconds)
-        params = api.NoParams(ms)
-        result: list[dict[str, Any]] = self.call("partitions", params, seconds)
+        result: list[dict[str, Any]] = self._ask("partitions", api.NoParams(), timeout_seconds)
         return result
 
     def user_partitions(
         self, topic: str | None = None, *, timeout_seconds: float | None = None
     ) -> Generator[api.UserPartition, None, None]:
         """Yield the user partitions that are known, of one topic or all."""
-        seconds, ms = self._deadline(timeout_seconds)
-        params = api.TopicParams(topic, ms)
-        with closing(self.stream("user_partitions", params, seconds)) as pages:
+        params = api.TopicParams(topic)
+        with closing(self._pages("user_partitions", params, timeout_seconds)) as pages:
             for page in pages:
                 yield from page.partitions
 
@@ -237,9 +217,8 @@ class Client(Caller):
         self, selector: str, epoch: int | None = None, *, timeout_seconds: float | None = None
     ) -> Generator[SegmentMetadata, None, None]:
         """Yield the segments of the partitions that a selector names."""
-        seconds, ms = self._deadline(timeout_seconds, JOB_SECONDS)
-        params = api.SelectorParams(selector, epoch, ms)
-        with closing(self.stream("segments", params, seconds)) as pages:
+        params = api.SelectorParams(selector, epoch)
+        with closing(self._pages("segments", params, timeout_seconds, JOB_SECONDS)) as pages:
             for page in pages:
                 for record in page.records:
                     yield segment_of(record)
@@ -253,9 +232,8 @@ class Client(Caller):
         timeout_seconds: float | None = None,
     ) -> dict[str, Any]:
         """Return verdict, cause, evidence and next step; for one offset too, if one is given."""
-        seconds, ms = self._deadline(timeout_seconds)
-        params = api.ExplainParams(selector, epoch, offset, ms)
-        result: dict[str, Any] = self.call("explain", params, seconds)
+        params = api.ExplainParams(selector, epoch, offset)
+        result: dict[str, Any] = self._ask("explain", params, timeout_seconds)
         return result
 
     def tail(
@@ -267,9 +245,10 @@ class Client(Caller):
         timeout_seconds: float | None = None,
     ) -> Generator[api.TailEvent, None, None]:
         """Yield records of the metadata topic and what became of them."""
-        seconds, ms = self._deadline(timeout_seconds, FOREVER if follow else None)
-        params = api.TailParams(metadata_partition, from_offset, follow, ms)
-        with closing(self.stream("tail", params, seconds)) as pages:
+        params = api.TailParams(metadata_partition, from_offset, follow)
+        with closing(
+            self._pages("tail", params, timeout_seconds, FOREVER if follow else None)
+        ) as pages:
             for page in pages:
                 yield from page.events
 
@@ -277,9 +256,8 @@ class Client(Caller):
         self, selector: str | None = None, *, timeout_seconds: float | None = None
     ) -> Generator[SegmentMetadata, None, None]:
         """Yield every live segment of the followed partitions, or of some."""
-        seconds, ms = self._deadline(timeout_seconds, JOB_SECONDS)
-        params = api.ExportParams(selector, ms)
-        with closing(self.stream("export", params, seconds)) as pages:
+        params = api.ExportParams(selector)
+        with closing(self._pages("export", params, timeout_seconds, JOB_SECONDS)) as pages:
             for page in pages:
                 for record in page.records:
                     yield segment_of(record)
@@ -288,15 +266,15 @@ class Client(Caller):
         self, metadata_partition: int | None = None, *, timeout_seconds: float | None = None
     ) -> list[dict[str, Any]]:
         """Write a snapshot now, of one metadata partition or all."""
-        seconds, ms = self._deadline(timeout_seconds, JOB_SECONDS)
-        params = api.MetadataPartitionParams(metadata_partition, ms)
-        result: list[dict[str, Any]] = self.call("snapshot_now", params, seconds)
+        params = api.MetadataPartitionParams(metadata_partition)
+        result: list[dict[str, Any]] = self._ask(
+            "snapshot_now", params, timeout_seconds, JOB_SECONDS
+        )
         return result
 
     def cleanup(self, *, timeout_seconds: float | None = None) -> dict[str, Any]:
         """Return where removals stand, and what is stuck."""
-        seconds, ms = self._deadline(timeout_seconds)
-        result: dict[str, Any] = self.call("cleanup", api.NoParams(ms), seconds)
+        result: dict[str, Any] = self._ask("cleanup", api.NoParams(), timeout_seconds)
         return result
 
     def purge(
@@ -308,33 +286,30 @@ class Client(Caller):
         timeout_seconds: float | None = None,
     ) -> dict[str, Any]:
         """Return what there is of a topic; with `execute` its remote data is to go."""
-        seconds, ms = self._deadline(timeout_seconds, JOB_SECONDS)
-        params = api.PurgeParams(topic_id, execute, existing, ms)
-        result: dict[str, Any] = self.call("purge", params, seconds)
+        params = api.PurgeParams(topic_id, execute, existing)
+        result: dict[str, Any] = self._ask("purge", params, timeout_seconds, JOB_SECONDS)
         return result
 
     def drain(self, *, timeout_seconds: float | None = None) -> None:
         """Let the daemon finish what it does and end."""
-        seconds, ms = self._deadline(timeout_seconds)
-        params = api.NoParams(ms)
-        self.call("drain", params, seconds)
+        self._ask("drain", api.NoParams(), timeout_seconds)
 
     def partition_retry(
         self, metadata_partition: int | None = None, *, timeout_seconds: float | None = None
     ) -> dict[str, Any]:
         """Try a failed metadata partition again."""
-        seconds, ms = self._deadline(timeout_seconds)
-        params = api.MetadataPartitionParams(metadata_partition, ms)
-        result: dict[str, Any] = self.call("partition_retry", params, seconds)
+        params = api.MetadataPartitionParams(metadata_partition)
+        result: dict[str, Any] = self._ask("partition_retry", params, timeout_seconds)
         return result
 
     def partition_rebuild(
         self, metadata_partition: int | None = None, *, timeout_seconds: float | None = None
     ) -> dict[str, Any]:
         """Replay a metadata partition from its log's start."""
-        seconds, ms = self._deadline(timeout_seconds, JOB_SECONDS)
-        params = api.MetadataPartitionParams(metadata_partition, ms)
-        result: dict[str, Any] = self.call("partition_rebuild", params, seconds)
+        params = api.MetadataPartitionParams(metadata_partition)
+        result: dict[str, Any] = self._ask(
+            "partition_rebuild", params, timeout_seconds, JOB_SECONDS
+        )
         return result
 
     def partition_accept_loss(
@@ -346,9 +321,10 @@ class Client(Caller):
         timeout_seconds: float | None = None,
     ) -> dict[str, Any]:
         """Give up events that are missing from the log, for good."""
-        seconds, ms = self._deadline(timeout_seconds)
-        params = api.AcceptLossParams(metadata_partition, everything, ms, without_looking)
-        result: dict[str, Any] = self.call("partition_accept_loss", params, seconds)
+        params = api.AcceptLossParams(
+            metadata_partition, everything, without_looking=without_looking
+        )
+        result: dict[str, Any] = self._ask("partition_accept_loss", params, timeout_seconds)
         return result
 
     def partition_end_hold(
@@ -359,9 +335,8 @@ class Client(Caller):
         timeout_seconds: float | None = None,
     ) -> dict[str, Any]:
         """Return what accepted losses keep from being deleted; with `execute` that ends."""
-        seconds, ms = self._deadline(timeout_seconds)
-        params = api.EndHoldParams(metadata_partition, execute, ms)
-        result: dict[str, Any] = self.call("partition_end_hold", params, seconds)
+        params = api.EndHoldParams(metadata_partition, execute)
+        result: dict[str, Any] = self._ask("partition_end_hold", params, timeout_seconds)
         return result
 
     def log_recover(
@@ -372,18 +347,16 @@ class Client(Caller):
         timeout_seconds: float | None = None,
     ) -> dict[str, Any]:
         """Return which segments that the log lost are there; with `execute` put them back."""
-        seconds, ms = self._deadline(timeout_seconds, JOB_SECONDS)
-        params = api.RecoverParams(metadata_partition, execute, ms)
-        result: dict[str, Any] = self.call("log_recover", params, seconds)
+        params = api.RecoverParams(metadata_partition, execute)
+        result: dict[str, Any] = self._ask("log_recover", params, timeout_seconds, JOB_SECONDS)
         return result
 
     def log_repair(
         self, metadata_partition: int | None = None, *, timeout_seconds: float | None = None
     ) -> dict[str, Any]:
         """Set a corrupt log file aside and re-append what is known."""
-        seconds, ms = self._deadline(timeout_seconds, JOB_SECONDS)
-        params = api.MetadataPartitionParams(metadata_partition, ms)
-        result: dict[str, Any] = self.call("log_repair", params, seconds)
+        params = api.MetadataPartitionParams(metadata_partition)
+        result: dict[str, Any] = self._ask("log_repair", params, timeout_seconds, JOB_SECONDS)
         return result
 
     def fetch_log_segment(
@@ -395,14 +368,12 @@ class Client(Caller):
         timeout_seconds: float | None = None,
     ) -> BulkReader:
         """Return a reader of a range of a segment's log."""
-        seconds, ms = self._deadline(timeout_seconds)
-        params = api.FetchParams(records.encode(segment), start, end_inclusive, ms)
-        return self.open_bulk("fetch_log_segment", params, seconds)
+        params = api.FetchParams(records.encode(segment), start, end_inclusive)
+        return self.open_bulk("fetch_log_segment", *self._within(params, timeout_seconds))
 
     def fetch_index(
         self, segment: SegmentMetadata, index: str, *, timeout_seconds: float | None = None
     ) -> BulkReader:
         """Return a reader of one index; its name is one of `codec.api.FetchIndexParams`."""
-        seconds, ms = self._deadline(timeout_seconds)
-        params = api.FetchIndexParams(records.encode(segment), index, ms)
-        return self.open_bulk("fetch_index", params, seconds)
+        params = api.FetchIndexParams(records.encode(segment), index)
+        return self.open_bulk("fetch_index", *self._within(params, timeout_seconds))
