@@ -17,7 +17,7 @@ from rlmm_daemon.core.disposal.steps import DeleteFacts, DeleteStep, delete_step
 from rlmm_daemon.core.fold.cache import PartitionCache
 from rlmm_daemon.core.fold.outcome import Applied
 from rlmm_daemon.daemon.base.bounded import Bounded
-from rlmm_daemon.daemon.base.segment_log import decode_segment, update_record
+from rlmm_daemon.daemon.base.segment_log import update_record
 from rlmm_daemon.daemon.cleaner.backoff import KeyBackoff
 from rlmm_daemon.daemon.cleaner.peers import Peers
 from rlmm_daemon.daemon.cleaner.tools import StillOurs, Tools
@@ -246,7 +246,7 @@ class SegmentRemover:
     async def _start_one(self, batch: _Batch, segment_id: SegmentId) -> None:
         """Append DELETE_SEGMENT_STARTED unless it was; note what the segment was before."""
         try:
-            segment = self._segment(batch.partition, segment_id)
+            segment = self._tools.segment(batch.partition, segment_id)
             if segment is None:
                 return  # somebody else was faster
             if is_foreign(self._kept(segment)):
@@ -310,7 +310,7 @@ class SegmentRemover:
 
     async def _finish_one(self, batch: _Batch, segment_id: SegmentId) -> None:
         try:
-            segment = self._segment(batch.partition, segment_id)
+            segment = self._tools.segment(batch.partition, segment_id)
             if segment is None:
                 return
             step, wait_seconds = self._judge(segment)
@@ -361,13 +361,6 @@ class SegmentRemover:
         return self._tools.manager.events.kept_custom_metadata(
             segment.partition, segment.segment_id
         )
-
-    def _segment(
-        self, partition: TopicIdPartition, segment_id: SegmentId
-    ) -> SegmentMetadata | None:
-        cache = self._tools.cache(partition)
-        record = None if cache is None else cache.get(segment_id)
-        return None if record is None else decode_segment(record)
 
     async def _append(self, batch: _Batch, segment: SegmentMetadata, state: SegmentState) -> object:
         tools, segment_id = self._tools, segment.segment_id

@@ -260,13 +260,12 @@ class Stuck:
 
     async def _start_delete(self, partition: TopicIdPartition, segment_id: SegmentId) -> bool:
         tools = self._tools
-        cache = tools.cache(partition)
-        record = None if cache is None else cache.get(segment_id)
-        if record is None or tools.copier.is_running(segment_id):
+        segment = tools.segment(partition, segment_id)
+        if segment is None or tools.copier.is_running(segment_id):
             return False
         outcome = await tools.manager.events.update_if(
             update_record(
-                decode_segment(record),
+                segment,
                 S.DELETE_SEGMENT_STARTED,
                 ONLY_IF_STARTED,
                 broker_id=tools.broker_id,
@@ -280,11 +279,9 @@ class Stuck:
 
     async def _delete_objects(self, partition: TopicIdPartition, segment_id: SegmentId) -> None:
         tools = self._tools
-        cache = tools.cache(partition)
-        record = None if cache is None else cache.get(segment_id)
-        if record is None:
+        segment = tools.segment(partition, segment_id)
+        if segment is None:
             return  # somebody else ended it
-        segment = decode_segment(record)
         places = await tools.pace.call(lambda: tools.bucket.places(segment))
         keys = [key for place in places for key in reversed(place.keys.values())]
         outcomes = await tools.pace.call(lambda: tools.bucket.delete(keys)) if keys else {}
@@ -295,13 +292,12 @@ class Stuck:
 
     async def _finish_delete(self, partition: TopicIdPartition, segment_id: SegmentId) -> None:
         tools = self._tools
-        cache = tools.cache(partition)
-        record = None if cache is None else cache.get(segment_id)
-        if record is None:
+        segment = tools.segment(partition, segment_id)
+        if segment is None:
             return
         await tools.manager.events.update_if(
             update_record(
-                decode_segment(record),
+                segment,
                 S.DELETE_SEGMENT_FINISHED,
                 None,
                 broker_id=tools.broker_id,

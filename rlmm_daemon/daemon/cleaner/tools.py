@@ -8,6 +8,7 @@ import msgspec
 
 from rlmm_daemon.core.fold.cache import PartitionCache
 from rlmm_daemon.core.readiness.states import PartitionState
+from rlmm_daemon.daemon.base.segment_log import decode_segment
 from rlmm_daemon.daemon.bucket.bucket import Bucket
 from rlmm_daemon.daemon.cleaner.leftovers import LeftoverSearch
 from rlmm_daemon.daemon.cleaner.notes import Notes
@@ -20,6 +21,7 @@ from rlmm_daemon.daemon.following.follower import Follower
 from rlmm_daemon.daemon.metadata.manager import Manager
 from rlmm_daemon.domain.errors import NotReady
 from rlmm_daemon.domain.ids import BrokerId, SegmentId, TopicIdPartition
+from rlmm_daemon.domain.segment import SegmentMetadata
 from rlmm_daemon.ports.clock import Clock
 
 
@@ -79,6 +81,16 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
             NotReady: it may not be judged by.
         """
         return self.follower(partition).fold.partitions.get(partition)
+
+    def segment(self, partition: TopicIdPartition, segment_id: SegmentId) -> SegmentMetadata | None:
+        """Return a segment as the fold has it; None where somebody else has ended it.
+
+        Raises:
+            NotReady: the fold may not be judged by.
+        """
+        cache = self.cache(partition)
+        record = None if cache is None else cache.get(segment_id)
+        return None if record is None else decode_segment(record)
 
 
 #: Asked before each further step: False stops the work.
