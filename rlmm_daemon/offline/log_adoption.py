@@ -55,7 +55,7 @@ async def adopt(
     try:
         await state.open()
         await _name_in_marker(config, identity, hold_before_ms)
-        await state.write_identity(
+        await state.write(
             Identity(
                 cluster_id=identity.cluster_id,
                 topic_id=uuid_text(identity.topic_id),
@@ -77,7 +77,7 @@ async def _note_ends(state: StateDirectory, topic_id: str, ends: Mapping[int, Po
         before = await state.positions()
         if before is None or before.topic_id != topic_id:
             partitions = {str(number): end for number, end in sorted(ends.items())}
-            await state.write_positions(Positions(topic_id=topic_id, partitions=partitions))
+            await state.write(Positions(topic_id=topic_id, partitions=partitions))
 
 
 async def read_before(config: Config) -> Mapping[TopicId, Mapping[int, Position]]:

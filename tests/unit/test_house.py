@@ -50,7 +50,6 @@ MORE_METHODS = {
     "core/fold/cache.py PartitionCache": 42,
     "core/fold/fold.py Fold": 29,
     "core/fold/segment_table.py SegmentTable": 30,
-    "daemon/base/state_directory.py StateDirectory": 26,
     "daemon/copying/copier.py Copier": 27,
     "daemon/following/follower_state.py FollowerState": 26,
     "daemon/reading/chunk_cache.py ChunkCache": 33,

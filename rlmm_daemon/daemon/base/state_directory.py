@@ -25,6 +25,7 @@ from rlmm_daemon.codec.state_files import (
     Accepted,
     Announced,
     Identity,
+    JsonFile,
     Lost,
     Observed,
     Positions,
@@ -52,6 +53,12 @@ MARKER: Final = "marker.json"
 OWED_MARKER: Final = "owed-marker.json"
 SNAPSHOTS: Final = "snapshots"
 LOST_SUFFIX: Final = ".lost"
+_FILES: Final = {
+    Identity: IDENTITY,
+    Positions: POSITIONS,
+    Accepted: ACCEPTED,
+    Observed: OBSERVED,
+}
 
 
 class StateDirectory:
@@ -96,19 +103,21 @@ class StateDirectory:
         except OSError as error:
             raise named(error, f"{self.path}/{name}") from error
 
+    async def _known(self, name: str, kind: type[JsonFile]) -> JsonFile | None:
+        data = await self._read(name)
+        return None if data is None else from_json(data, kind, name)
+
     async def identity(self) -> Identity | None:
         """Return the log's identity of earlier starts; None on a fresh directory."""
-        data = await self._read(IDENTITY)
-        return None if data is None else from_json(data, Identity, IDENTITY)
+        return await self._known(IDENTITY, Identity)
 
-    async def write_identity(self, identity: Identity) -> None:
-        """Fix the log's identity."""
-        await self.disk.write_atomically(f"{self.path}/{IDENTITY}", to_json(identity))
+    async def write(self, known: Identity | Positions | Accepted | Observed) -> None:
+        """Replace what was known, in the file of its kind."""
+        await self.disk.write_atomically(f"{self.path}/{_FILES[type(known)]}", to_json(known))
 
     async def announced(self) -> Announced | None:
         """Return the last announcement."""
-        data = await self._read(ANNOUNCED)
-        return None if data is None else from_json(data, Announced, ANNOUNCED)
+        return await self._known(ANNOUNCED, Announced)
 
     async def write_announced(self, pieces: Sequence[bytes]) -> None:
         """Replace the last announcement (`state_files.announced_json`)."""
@@ -116,30 +125,15 @@ class StateDirectory:
 
     async def positions(self) -> Positions | None:
         """Return how far each metadata partition was read before."""
-        data = await self._read(POSITIONS)
-        return None if data is None else from_json(data, Positions, POSITIONS)
-
-    async def write_positions(self, positions: Positions) -> None:
-        """Replace the positions."""
-        await self.disk.write_atomically(f"{self.path}/{POSITIONS}", to_json(positions))
+        return await self._known(POSITIONS, Positions)
 
     async def accepted(self) -> Accepted | None:
         """Return which gaps were accepted before."""
-        data = await self._read(ACCEPTED)
-        return None if data is None else from_json(data, Accepted, ACCEPTED)
-
-    async def write_accepted(self, accepted: Accepted) -> None:
-        """Replace them."""
-        await self.disk.write_atomically(f"{self.path}/{ACCEPTED}", to_json(accepted))
+        return await self._known(ACCEPTED, Accepted)
 
     async def observed(self) -> Observed | None:
         """Return which topic ids were heard of before."""
-        data = await self._read(OBSERVED)
-        return None if data is None else from_json(data, Observed, OBSERVED)
-
-    async def write_observed(self, observed: Observed) -> None:
-        """Replace them."""
-        await self.disk.write_atomically(f"{self.path}/{OBSERVED}", to_json(observed))
+        return await self._known(OBSERVED, Observed)
 
     async def marker(self) -> bytes | None:
         """Return the copy of the bucket's marker, as the bucket had it.

@@ -254,7 +254,7 @@ class Observer:
             for_purge=sorted(map(uuid_text, observation.for_purge)),
         )
         if now != self._kept:
-            await self._manager.state.write_observed(now)
+            await self._manager.state.write(now)
             self._kept = now
 
     # For people.

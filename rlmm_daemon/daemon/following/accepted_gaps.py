@@ -65,7 +65,7 @@ class AcceptedGaps:
             OSError: it did not take them.
         """
         if self._gaps:
-            await self._state.write_accepted(
+            await self._state.write(
                 Accepted(
                     topic_id=uuid_text(topic_id),
                     gaps={

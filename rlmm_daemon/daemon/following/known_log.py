@@ -204,7 +204,7 @@ class KnownLog:
         """Fix the present log as the one this state directory belongs to."""
         identity = self.identity
         assert identity is not None, "the log is open"
-        await self._state.write_identity(
+        await self._state.write(
             Identity(
                 cluster_id=identity.cluster_id,
                 topic_id=uuid_text(identity.topic_id),

@@ -155,7 +155,7 @@ class NotedPositions:
             self.note(follower)
             positions |= self._exactly(follower)
         positions = {n: at if self._stopping else _inexact(at) for n, at in positions.items()}
-        await self._state.write_positions(
+        await self._state.write(
             Positions(
                 topic_id=uuid_text(self._topic_id),
                 partitions={str(number): at for number, at in sorted(positions.items())},
