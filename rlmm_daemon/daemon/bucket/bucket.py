@@ -12,6 +12,7 @@ from rlmm_daemon.codec.custom_metadata import StoredFacts, decode
 from rlmm_daemon.codec.marker import MARKER_KEY, BucketMarker, LayoutRow
 from rlmm_daemon.core.disposal.holds import held_whole, recounted
 from rlmm_daemon.core.readiness.marker_verdict import (
+    LogHistory,
     MarkerReason,
     owner_of,
     why_not_made,
@@ -32,7 +33,7 @@ from rlmm_daemon.daemon.bucket.live_marker import (
     owner_who_asks,
     rows_of,
 )
-from rlmm_daemon.daemon.bucket.storage_past import NoPast, Remembered, StoragePast, remembered
+from rlmm_daemon.daemon.bucket.storage_past import Remembered, StoragePast, remembered
 from rlmm_daemon.domain.backoff import Backoff
 from rlmm_daemon.domain.errors import (
     ConfigError,
@@ -81,8 +82,6 @@ class Bucket(LiveMarker):
         self.unwritten: list[MarkerChange] = []
         self._rng = rng
         self._number: int | None = None
-        #: The opener says that a storage without a marker was never used.
-        self._vouched = True
         #: Asked before anything is begun that ends in a delete, and before the delete. Raises
         #: StorageUnavailable while another daemon of this broker id may know better.
         self.require_alone: Callable[[], Awaitable[None]] = _nobody_else
@@ -99,7 +98,7 @@ class Bucket(LiveMarker):
             ConfigError: the bucket belongs to another cluster; copies and reads stay refused.
             Malformed: the marker is damaged or newer than this program; likewise.
         """
-        self._identity, self._past, self._vouched = identity, past or NoPast(), past is None
+        self._identity, self._past = identity, past
         backoff = Backoff(BACK_OFF_SECONDS, BACK_OFF_SECONDS_MAX, self._rng.random)
         while True:
             try:
@@ -218,7 +217,7 @@ class Bucket(LiveMarker):
 
     async def _written_with(self, memory: Remembered) -> None:
         """Forget what was owed, and tell of what is held as nobody can read it."""
-        if memory.owes:
+        if self._past is not None and memory.owes:
             await self._past.paid()
         if memory.unread is not None:
             log.warning(
@@ -235,7 +234,8 @@ class Bucket(LiveMarker):
         Raises:
             StorageUnavailable: segments may lie there already, under layouts that nobody knows.
         """
-        if (why := why_not_made(await self._past.history())) is not None:
+        history = LogHistory() if self._past is None else await self._past.history()
+        if (why := why_not_made(history)) is not None:
             raise self._refuse(MarkerReason.NONE, f"there is none, and {why}")
         fresh = BucketMarker(
             cluster_id=identity.cluster_id,
@@ -246,7 +246,7 @@ class Bucket(LiveMarker):
             recounted(kept or fresh, identity.partition_count),
             metadata_topic_id=identity.metadata_topic_id,
         )
-        return made if self._vouched else await self._held_if_used(made, identity)
+        return made if self._past is None else await self._held_if_used(made, identity)
 
     async def _held_if_used(self, made: BucketMarker, identity: BucketIdentity) -> BucketMarker:
         """Return a marker that is made now, with a hold if segments may lie there already."""

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 import structlog
@@ -24,7 +24,6 @@ from rlmm_daemon.core.readiness.marker_verdict import (
 from rlmm_daemon.core.storage.layout import Layout
 from rlmm_daemon.daemon.base.broadcast import Broadcast
 from rlmm_daemon.daemon.bucket.storage_clock import stored_ms
-from rlmm_daemon.daemon.bucket.storage_past import NoPast, StoragePast
 from rlmm_daemon.domain.errors import (
     InvalidArgument,
     Malformed,
@@ -32,6 +31,9 @@ from rlmm_daemon.domain.errors import (
     UnavailableError,
 )
 from rlmm_daemon.ports.storage import Conflict, ControlObject, RemoteStorage
+
+if TYPE_CHECKING:
+    from rlmm_daemon.daemon.bucket.storage_past import StoragePast
 
 #: Each lost race means that another daemon wrote its row, and there are few daemons.
 RACES_MAX: Final = 50
@@ -72,7 +74,8 @@ class LiveMarker:
         self.name = name
         self._marker: BucketMarker | None = None
         self._identity: BucketIdentity | None = None
-        self._past: StoragePast = NoPast()
+        #: None where the opener vouches that a storage without a marker was never used.
+        self._past: StoragePast | None = None
         self._trouble: StorageUnavailable | None = None
         self._away: UnavailableError | None = None
         self._judged = asyncio.Event()
@@ -182,7 +185,7 @@ class LiveMarker:
             log.info("bucket marker in order again", bucket=self.name, layouts=len(present.layouts))
         self._trouble = None
         self._judged.set()
-        if before != present:
+        if self._past is not None and before != present:
             await self._past.keep(present)
 
     def _refuse(self, reason: MarkerReason, why: str) -> StorageUnavailable:

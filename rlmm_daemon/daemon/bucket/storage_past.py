@@ -61,12 +61,12 @@ class StoragePast(Protocol):
 class Remembered(msgspec.Struct, frozen=True, kw_only=True):
     """What of this cluster's marker is known beside the storage's own."""
 
-    kept: BucketMarker | None
-    owed: BucketMarker | None
+    kept: BucketMarker | None = None
+    owed: BucketMarker | None = None
     #: Whether something is owed, be it that nobody can read what.
-    owes: bool
+    owes: bool = False
     #: Why something of it can't be read; None where all can.
-    unread: str | None
+    unread: str | None = None
 
     def put_into(self, marker: BucketMarker, now_ms: int, broker_id: int) -> BucketMarker:
         """Return a marker with what is owed, and with all held where that can't be told."""
@@ -75,12 +75,14 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True):
         return marker if self.unread is None else held_whole(marker, now_ms, broker_id)
 
 
-async def remembered(past: StoragePast, cluster_id: str) -> Remembered:
-    """Return what a daemon remembers.
+async def remembered(past: StoragePast | None, cluster_id: str) -> Remembered:
+    """Return what a daemon remembers: nothing of a storage that was never used.
 
     Raises:
         UnavailableError: not now.
     """
+    if past is None:
+        return Remembered()
     kept, kept_unread = await _of_cluster(past.kept(), cluster_id)
     owed, owed_unread = await _of_cluster(past.owed(), cluster_id)
     return Remembered(
@@ -99,28 +101,6 @@ async def _of_cluster(
     except Malformed as damage:
         return None, damage.message
     return (found if found is not None and found.cluster_id == cluster_id else None), None
-
-
-class NoPast:
-    """A storage whose first user we are, as its opener vouches."""
-
-    async def kept(self) -> BucketMarker | None:
-        """Return None: nothing was kept."""
-        return None
-
-    async def keep(self, present: BucketMarker) -> None:
-        """Keep nothing."""
-
-    async def owed(self) -> BucketMarker | None:
-        """Return None: nothing is owed."""
-        return None
-
-    async def paid(self) -> None:
-        """Forget nothing."""
-
-    async def history(self) -> LogHistory:
-        """Return an empty history."""
-        return LogHistory()
 
 
 class RecordedPast:

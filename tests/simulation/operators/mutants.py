@@ -94,15 +94,15 @@ MUTANTS: Final[Sequence[Mutant]] = (
     _planted(
         "marker_is_made_anew",
         "rlmm_daemon.daemon.bucket.bucket",
-        "        if (why := why_not_made(await self._past.history())) is not None:\n",
-        "        if (why := why_not_made(await self._past.history())) == 1:\n",
+        "        if (why := why_not_made(history)) is not None:\n",
+        "        if (why := why_not_made(history)) == 1:\n",
         seeds=5,
         first=83,
     ),
     _planted(
         "marker_made_over_objects_holds_nothing",
         "rlmm_daemon.daemon.bucket.bucket",
-        "        return made if self._vouched else await self._held_if_used(made, identity)\n",
+        "        return made if self._past is None else await self._held_if_used(made, identity)\n",
         "        return made\n",
         seeds=5,
         first=110,
