@@ -18,6 +18,7 @@ from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.adapters.os.disk import LocalDisk
 from rlmm_daemon.codec import records
 from rlmm_daemon.daemon.base.caller import Caller
+from rlmm_daemon.daemon.base.segment_log import decode_segment
 from rlmm_daemon.daemon.metadata.manager import Manager, ManagerOptions
 from rlmm_daemon.domain.errors import Draining, NotReady
 from rlmm_daemon.domain.ids import UUID_BYTES, TopicId, TopicIdPartition
@@ -64,7 +65,7 @@ class OpenManager:
         """Return the finished segment that holds an offset in a leader epoch."""
         ask = self.manager.lookups.remote_log_segment_metadata
         found = await self._read(partition, lambda: ask(partition, epoch, offset, Caller.OPERATOR))
-        return None if found is None else _segment(found)
+        return None if found is None else decode_segment(found)
 
     async def next_segment_with_txn_index(
         self, partition: TopicIdPartition, epoch: int, offset: int
@@ -72,7 +73,7 @@ class OpenManager:
         """Return the next segment at or behind an offset that has a transaction index."""
         ask = self.manager.lookups.next_segment_with_txn_index
         found = await self._read(partition, lambda: ask(partition, epoch, offset, Caller.OPERATOR))
-        return None if found is None else _segment(found)
+        return None if found is None else decode_segment(found)
 
     async def list_remote_log_segments(
         self, partition: TopicIdPartition, epoch: int | None = None
@@ -80,7 +81,7 @@ class OpenManager:
         """Return the segments in Kafka's order; of all epochs when none is given."""
         ask = self.manager.lookups.list_remote_log_segments
         found = await self._read(partition, lambda: ask(partition, epoch, Caller.OPERATOR))
-        return [_segment(record) for record in found]
+        return [decode_segment(record) for record in found]
 
     async def highest_offset_for_epoch(self, partition: TopicIdPartition, epoch: int) -> int | None:
         """Return the highest offset that was copied in a leader epoch."""
@@ -191,9 +192,3 @@ async def _until_open(manager: Manager) -> None:
     """Return once the log is open; a log that failed for good answers for itself."""
     while manager.fleet.identity is None and manager.fleet.whole_failure is None:
         await manager.fleet.changed.wait()
-
-
-def _segment(record: bytes) -> SegmentMetadata:
-    segment = records.decode(record)
-    assert isinstance(segment, SegmentMetadata), "look-ups answer segments"
-    return segment

@@ -19,6 +19,7 @@ from rlmm_daemon.config import Config, EmbeddedLog
 from rlmm_daemon.core.fold.fold import Fold
 from rlmm_daemon.core.partitioner import metadata_partition
 from rlmm_daemon.core.snapshots import unsealing
+from rlmm_daemon.daemon.base.segment_log import decode_segment
 from rlmm_daemon.domain.errors import ConfigError, InvalidArgument, RlmmError
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
@@ -158,9 +159,7 @@ def _finished(fold: Fold) -> Iterator[tuple[Key, SegmentMetadata]]:
         cache = fold.cache(partition)
         record = cache.get(segment_id) if cache else None
         assert record is not None, "it is live"
-        segment = records.decode(record)
-        assert isinstance(segment, SegmentMetadata), "the cache holds nothing else"
-        yield (partition, segment_id), segment
+        yield (partition, segment_id), decode_segment(record)
 
 
 def run(

@@ -23,6 +23,7 @@ from rlmm_daemon.core import phrases
 from rlmm_daemon.core.fold.fold import Fold
 from rlmm_daemon.core.readiness.states import Failure, FailureReason, PartitionState, not_ready
 from rlmm_daemon.daemon.base.crash_guard import CrashGuard
+from rlmm_daemon.daemon.base.segment_log import decode_segment
 from rlmm_daemon.daemon.following.follower import Follower
 from rlmm_daemon.daemon.metadata.manager import Manager
 from rlmm_daemon.daemon.operator.recovering import (
@@ -357,8 +358,7 @@ def _put_back(fold: Fold) -> list[bytes]:
     """Return the events that are left to make held segments finished again."""
     events = list[bytes]()
     for record in fold.held_records():
-        segment = records.decode(record)
-        assert isinstance(segment, SegmentMetadata), "only segments are held"
+        segment = decode_segment(record)
         state = fold.partitions[segment.partition].state(segment.segment_id)
         if state is S.DELETE_SEGMENT_STARTED:
             events.append(records.encode(_update(segment, S.DELETE_SEGMENT_FINISHED)))

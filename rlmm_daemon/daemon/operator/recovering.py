@@ -21,6 +21,7 @@ from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
 from rlmm_daemon.codec.segment_check import SegmentChecker
 from rlmm_daemon.core.disposal.holds import held
 from rlmm_daemon.core.fold.fold import Fold
+from rlmm_daemon.daemon.base.segment_log import decode_segment
 from rlmm_daemon.daemon.bucket.bucket import Bucket, SegmentPlace
 from rlmm_daemon.daemon.following.follower import Follower
 from rlmm_daemon.daemon.following.history import History
@@ -306,8 +307,7 @@ def missing_of(history: History, fold: Fold) -> list[Candidate]:
     """
     found = list[Candidate]()
     for record in history.missing:
-        segment = records.decode(record)
-        assert isinstance(segment, SegmentMetadata), "only segments are kept"
+        segment = decode_segment(record)
         cache = fold.partitions.get(segment.partition)
         state = None if cache is None else cache.state(segment.segment_id)
         removed = cache is not None and cache.delete_state is not None
@@ -343,9 +343,7 @@ def _begun(follower: Follower) -> Iterator[SegmentMetadata]:
         for segment_id in ids:
             record = cache.get(segment_id)
             if record is not None:
-                segment = records.decode(record)
-                assert isinstance(segment, SegmentMetadata), "a cache holds segments"
-                yield segment
+                yield decode_segment(record)
 
 
 def _state(follower: Follower, segment: SegmentMetadata) -> SegmentState | None:

@@ -14,6 +14,7 @@ import structlog
 
 from rlmm_daemon.codec import custom_metadata, records
 from rlmm_daemon.core.fold.fold import Fold
+from rlmm_daemon.daemon.base.segment_log import decode_segment
 from rlmm_daemon.daemon.bucket.bucket import Bucket
 from rlmm_daemon.daemon.following.follower import Follower
 from rlmm_daemon.daemon.following.history import History
@@ -123,7 +124,5 @@ def risen_of(history: History, fold: Fold) -> list[SegmentMetadata]:
             continue
         record = cache.get(segment_id)
         if record is not None and cache.state(segment_id) is S.COPY_SEGMENT_FINISHED:
-            segment = records.decode(record)
-            assert isinstance(segment, SegmentMetadata), "a cache holds segments"
-            found.append(segment)
+            found.append(decode_segment(record))
     return sorted(found, key=lambda each: each.start_offset)
