@@ -1,5 +1,6 @@
 """Every scenario file answers as it is written, and every cause has its scenario."""
 
+import asyncio
 import re
 from pathlib import Path
 
@@ -9,12 +10,15 @@ from rlmm_daemon.core.explain.explanation import NAMES
 from rlmm_daemon.core.explain.facts import CopyPhase
 from tests.scenario.clean_harness import in_clean_world
 from tests.scenario.harness import in_world
+from tests.scenario.quorum_harness import QuorumHarness
 from tests.scenario.script import parse, rewritten
 
 HERE = Path(__file__).parent
 FILES = sorted(HERE.glob("*.txt"))
 #: Several daemons with cleaners, and no `given` facts.
 CLEANER_FILES = sorted(HERE.glob("cleaner/*.txt"))
+#: Replicas of a quorum on one wire: the core of consensus, with a shell that does what it says.
+QUORUM_FILES = sorted(HERE.glob("quorum/*.txt"))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -29,6 +33,13 @@ def test_the_scenario_goes_as_written(path, request):
 def test_the_cleaners_scenario_goes_as_written(path, request):
     text = path.read_text()
     answer = in_clean_world(lambda harness: rewritten(parse(text), harness.run))
+    compare(path, text, answer, request)
+
+
+@pytest.mark.parametrize("path", QUORUM_FILES, ids=lambda path: path.stem)
+def test_the_quorums_scenario_goes_as_written(path, request):
+    text = path.read_text()
+    answer = asyncio.run(rewritten(parse(text), QuorumHarness().run))
     compare(path, text, answer, request)
 
 

@@ -20,6 +20,7 @@ from rlmm_daemon.core.raft.inputs import (
     Save,
     SavedState,
     Send,
+    Synced,
     Tick,
     Truncate,
     Unanswered,
@@ -215,6 +216,20 @@ def test_what_a_leader_would_have_cut_of_what_is_committed_is_kept():
     _, said = after(one, asked(FetchRequest(epoch=1, replica=OTHER, point=LOG.last)), Tick())
     [told] = of_kind(said, Reply)
     assert told.answer.error is Code.BROKER_NOT_AVAILABLE
+
+
+def test_a_sync_from_before_a_cut_says_nothing_of_what_was_written_again():
+    one = replica(follower(), committed=3, log=replace(LOG, synced=5))
+    one, said = after(one, Tick())
+    [sent] = of_kind(said, Send)
+    cut = FetchAnswer(error=Code.NONE, epoch=1, leader=2, diverging=LogPoint(1, 3))
+    one, said = after(one, Answered(sent.serial, cut))
+    [sent] = of_kind(said, Send)
+    records = FetchAnswer(error=Code.NONE, epoch=1, leader=2, batches=(Batch(3, 2, 1),))
+    one, _ = after(one, Answered(sent.serial, records), Synced(5, 0))
+    assert one.log.synced == 3
+    one, _ = after(one, Synced(5, 1))
+    assert one.log.synced == 5
 
 
 def test_an_answer_that_cuts_nothing_is_no_reason_to_ask_at_once_again():
