@@ -1,5 +1,6 @@
 # Simulation: the daemon on disks that tear, brokers that lose records, operators who err
 .PHONY: sim sim-mutants sim-kafka sim-kafka-mutants sim-operators sim-operators-mutants sim-cleaner sim-cleaner-mutants
+.PHONY: sim-quorum sim-quorum-mutants
 
 SEEDS ?= 200
 
@@ -26,3 +27,9 @@ sim-cleaner: install ## The cleaner's simulation: make sim-cleaner SEEDS=10000
 
 sim-cleaner-mutants: install ## Planted bugs that the cleaner's simulation must find
 	$(BIN)/python -m tests.simulation.clean_run --mutants
+
+sim-quorum: install ## The quorum's consensus in simulation: make sim-quorum SEEDS=10000
+	$(BIN)/python -m tests.simulation.quorum.run --seeds $(SEEDS)
+
+sim-quorum-mutants: install ## Planted bugs that the quorum's simulation must find
+	$(BIN)/python -m tests.simulation.quorum.run --mutants

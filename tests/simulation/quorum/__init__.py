@@ -1,0 +1,1 @@
+"""A quorum of replicas on one heap of events: disks that lose, a network that lies, operators."""
