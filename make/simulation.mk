@@ -1,6 +1,6 @@
 # Simulation: the daemon on disks that tear, brokers that lose records, operators who err
 .PHONY: sim sim-mutants sim-kafka sim-kafka-mutants sim-operators sim-operators-mutants sim-cleaner sim-cleaner-mutants
-.PHONY: sim-quorum sim-quorum-mutants
+.PHONY: sim-quorum sim-quorum-mutants sim-quorum-search
 
 SEEDS ?= 200
 
@@ -33,3 +33,6 @@ sim-quorum: install ## The quorum's consensus in simulation: make sim-quorum SEE
 
 sim-quorum-mutants: install ## Planted bugs that the quorum's simulation must find
 	$(BIN)/python -m tests.simulation.quorum.run --mutants
+
+sim-quorum-search: install ## Every order of events of three voters, as far as it can be looked through
+	$(BIN)/python -m tests.simulation.quorum.exhaustive
