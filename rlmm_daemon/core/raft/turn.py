@@ -62,8 +62,8 @@ class LeaderChange(msgspec.Struct, frozen=True):
     bootstrap: VotersAt | None = None
 
 
-class Turn:
-    """What a step has done so far."""
+class Doing:
+    """What a step has said and written so far."""
 
     def __init__(self, replica: Replica, now: Moment) -> None:
         self.replica = replica
@@ -169,7 +169,9 @@ class Turn:
         """Have the log synced beside all else."""
         self.effects.append(StartSync(self.replica.log.end, self.replica.cuts))
 
-    # Roles.
+
+class Turn(Doing):
+    """A step under way, which may take other roles."""
 
     def become(self, role: Role) -> None:
         """Take a role; what has to be remembered of it is saved first."""
