@@ -79,7 +79,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
             "        if self.batch is not None:\n"
             "            self.sequence += 1\n"
             "            self.batch.data = self._encode(\n"
-            "                self.batch.entries, Identity(1 << 40, 0), now_ms)\n"
+            "                self.batch.entries, ProducerIdentity(1 << 40, 0), now_ms)\n"
             "        if self.batch is None and self.waiting:\n"
         ),
         seeds=20,

@@ -303,7 +303,7 @@ class Night:
                 for gap in row.lost:
                     if not any(n == number and b <= gap.start and gap.end <= e for n, b, e in gaps):
                         one = gap.end - gap.start
-                        read.lost.append(job.guards.Lost(number, gap, 1, one))
+                        read.lost.append(job.guards.LostOffsets(number, gap, 1, one))
             self._count(read, number, history, asked, known.end)
         return read
 
