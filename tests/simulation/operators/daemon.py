@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from unittest import mock
 
 import msgspec
@@ -38,6 +38,7 @@ from rlmm_daemon.daemon.operator.standing import Standing
 from rlmm_daemon.domain.errors import RlmmError
 from rlmm_daemon.domain.ids import MetadataPartition, uuid_text
 from rlmm_daemon.domain.segment import SegmentMetadata
+from rlmm_daemon.ports.disk_threads import DiskThreads
 from rlmm_daemon.ports.sources import BufferSource
 from tests.simulation import embedded_log
 from tests.simulation.operators.bucket import JudgedStorage, World
@@ -46,6 +47,8 @@ from tests.simulation.world import Life
 
 if TYPE_CHECKING:
     from rlmm_daemon.daemon.process.runtime import Runtime
+
+T = TypeVar("T")
 
 CLUSTER: Final = "simulated"
 STATE_DIRECTORY: Final = "/var/lib/rlmm/state"
@@ -285,8 +288,15 @@ def small(world: World, life: Life) -> Iterator[None]:
         segment = world.books.by_id[metadata.segment_id]
         return SegmentSources([(kind, BufferSource(segment.content(kind))) for kind in KINDS])
 
+    def in_one_piece(
+        _: DiskThreads, call: Callable[[], T], *, unwanted: Callable[[T], None] | None = None
+    ) -> asyncio.Future[T]:
+        del unwanted
+        return life.loop.run_in_executor(None, call)
+
     life.loop.threads = True
     with (
+        mock.patch.object(DiskThreads, "run", in_one_piece),
         mock.patch.object(copy_job, "open_sources", sources),
         mock.patch.object(snapshotter, "SLICE_SECONDS", 0.0),
         mock.patch.object(compacting, "SLICE_SECONDS", 0.0),

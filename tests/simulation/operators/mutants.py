@@ -128,8 +128,8 @@ MUTANTS: Final[Sequence[Mutant]] = (
         "    if not await bucket.rewrite(accepted, cluster_id):\n"
         "        bucket.unwritten.append(accepted)\n"
         "        return accepted\n",
-        seeds=5,
-        first=236,
+        seeds=2,
+        first=80,
     ),
     _planted(
         "accepts_before_anybody_looked",
