@@ -2,7 +2,6 @@
 
 import gc
 
-from rlmm_daemon.adapters.event_log import memory
 from rlmm_daemon.codec.state_files import (
     Announced,
     announced_json,
@@ -14,6 +13,7 @@ from rlmm_daemon.daemon.base.fair_scheduler import FairScheduler
 from rlmm_daemon.daemon.following import batches
 from rlmm_daemon.daemon.metadata.assignment import Assignment, from_file
 from rlmm_daemon.domain.ids import TopicIdPartition
+from tests.support import memory_log
 from tests.unit.daemon.events import TP, of, started, until, updated
 
 COPIES = 2_000
@@ -37,7 +37,7 @@ async def test_a_large_batch_is_looked_through_in_slices(rig, monkeypatch):
             await manager.log.append(of(TP), started(number, 10 * number, 10 * number + 9))
             await manager.log.append(of(TP), updated(number))
     monkeypatch.setattr(Fold, "apply_run", noted)
-    monkeypatch.setattr(memory, "BATCH_RECORDS_MAX", 2 * COPIES)  # as many writers leave behind
+    monkeypatch.setattr(memory_log, "BATCH_RECORDS_MAX", 2 * COPIES)  # as many writers leave behind
     async with rig.manager("with nothing to go by") as manager:
         manager.replace_assignment([TP], [])
         await until(lambda: manager.lookups.is_ready(TP))
@@ -70,7 +70,7 @@ async def test_a_long_replay_leaves_the_collector_less_and_less_to_walk(rig, mon
             await manager.log.append(of(TP), started(number, 10 * number, 10 * number + 9))
             await manager.log.append(of(TP), updated(number))
     frozen: list[int] = []
-    monkeypatch.setattr(memory, "BATCH_RECORDS_MAX", 100)
+    monkeypatch.setattr(memory_log, "BATCH_RECORDS_MAX", 100)
     monkeypatch.setattr(batches, "_FREEZE_EVENTS", COPIES // 8)
     async with rig.manager("with nothing to go by") as manager:
         monkeypatch.setattr(gc, "freeze", lambda: frozen.append(1))
