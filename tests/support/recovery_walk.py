@@ -169,7 +169,9 @@ class Walk:
             now = self.now()
             if now.cause not in self.passing and wanted(now):
                 return now
-            assert time.monotonic() < until, f"nothing changed: {self.lines}\n{now}"
+            assert time.monotonic() < until, (
+                f"nothing changed: {self.lines}\n{now}\n{self.output[-600:]}"
+            )
             nothing.wait(_POLL_SECONDS)
 
     def now(self) -> Now:
