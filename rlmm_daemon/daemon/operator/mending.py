@@ -158,9 +158,12 @@ class Mending:
     async def accept(self, follower: Follower, *, without_looking: bool) -> dict[str, Any]:
         """Go on without what is missing of one metadata partition.
 
+        One that was just begun to be followed is waited for: that nothing is missing is not known.
+
         Raises:
             InvalidArgument: nothing is, or objects were not looked for yet.
         """
+        await _judged([follower])
         if not without_looking:
             self._require_looked_for([follower])
         missing = _given_up(follower, without_looking=without_looking)

@@ -315,7 +315,21 @@ async def test_an_acceptance_is_answered_once_its_partitions_were_judged(monkeyp
         await mend.accept_everything(without_looking=False)
     else:
         await mend.accept(cast("Any", follower), without_looking=False)
-    assert seen == [follower]
+    assert seen[-1] is follower
+
+
+async def test_an_acceptance_right_after_a_start_waits_for_what_is_not_judged_yet():
+    follower = Failed(state=PartitionState.REPLAYING)
+    mend, fleet = ordered(follower)
+
+    class Judging(Broadcast):
+        async def wait(self, *_: Broadcast) -> None:
+            assert fleet.accepted == []
+            follower.failure, follower.state = lost(), PartitionState.FAILED
+
+    follower.changed = Judging()
+    await mend.accept(cast("Any", follower), without_looking=True)
+    assert fleet.accepted == [NUMBER]
 
 
 async def test_a_retry_right_after_a_start_waits_for_what_is_not_judged_yet():
