@@ -318,7 +318,11 @@ MUTANTS: Final[Sequence[Mutant]] = (
         name="acknowledged_before_its_apply",
         module="rlmm_daemon.daemon.following.pending",
         old="        append.offset = offset\n",
-        new="        append.offset = offset\n        append.hear(Repeated(b'', None))\n",
+        new=(
+            "        append.offset = offset\n"
+            "        from rlmm_daemon.core.fold.outcome import Repeated\n"
+            "        append.hear(Repeated(append.value, None))\n"
+        ),
         seeds=20,
         scenario="manager",
     ),

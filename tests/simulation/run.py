@@ -45,7 +45,7 @@ FURTHER_SEEDS: Final = 1500
 HAPPENS_WITHIN_SEEDS: Final = 40
 HAPPENS: Final = {"operators": ("finished", "deleted", "judged", "compactions")}
 #: A planted text that names what is not there any more ends each seed, and finds nothing.
-_BROKEN: Final = ("NameError", "AttributeError", "ImportError")
+_BROKEN: Final = ("NameError", "AttributeError", "ImportError", "TypeError")
 
 
 @dataclass(slots=True)
