@@ -89,6 +89,7 @@ class Trial:
             os._exit(1)
 
     def _watch(self) -> Never:
+        # That clock has no alarm, so a thread beside the tests looks at it.
         while own_seconds() < self._until:
             time.sleep(0.1)
         os._exit(1)

@@ -1,6 +1,7 @@
 """Unix socket of the async client: every wait ends at a deadline of the event loop's clock."""
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from types import TracebackType
@@ -90,7 +91,7 @@ class AsyncTurn:
             self._lock.release()
 
 
-class AsyncRaw:
+class AsyncRaw(ABC):
     """`io.RawIOBase` for coroutines, as much of it as a reader of bytes needs."""
 
     closed = False
@@ -118,10 +119,10 @@ class AsyncRaw:
         """Yield what is left in chunks."""
         return self.chunks()
 
+    @abstractmethod
     async def readall(self) -> bytes:
         """Return all bytes that were not read yet."""
-        raise NotImplementedError
 
+    @abstractmethod
     def chunks(self) -> AsyncGenerator[bytes, None]:
         """Yield what is left in chunks."""
-        raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Whatever may happen to a replica, and whatever its shell then has to do.
+"""Inputs of a replica, and the effects that its shell has to obey.
 
 The shell obeys effects one after the other: a state is on the disk before the next effect begins.
 Only syncs of the log go on beside, and end in an input.
