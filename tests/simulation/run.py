@@ -44,13 +44,6 @@ FURTHER_SEEDS: Final = 1500
 #: What has to happen in so many seeds of a scenario: one in which nothing happens finds nothing.
 HAPPENS_WITHIN_SEEDS: Final = 40
 HAPPENS: Final = {"operators": ("finished", "deleted", "judged", "compactions")}
-#: Seeds that fail of what is not mended yet: they are printed, and end no run.
-OPEN: Final = {
-    ("operators", 148): (
-        "a clone acknowledges after it was met, both die within a second, and its silence frees "
-        "what it had acknowledged: the hold reaches to the meeting"
-    )
-}
 #: A planted text that names what is not there any more ends each seed, and finds nothing.
 _BROKEN: Final = ("NameError", "AttributeError", "ImportError", "TypeError")
 
@@ -154,10 +147,7 @@ def run_many(scenario: str, first: int, count: int, workers: int, mutant: str | 
     if absent and count >= HAPPENS_WITHIN_SEEDS:
         print(f"in all these seeds there was not one of: {', '.join(absent)}")
         return 1
-    still = {seed: why for (of, seed), why in OPEN.items() if of == scenario}
-    for seed in total.failures.keys() & still.keys():
-        print(f"seed {seed} is known to fail, and to be mended: {still[seed]}")
-    return 1 if total.failures.keys() - still.keys() else 0
+    return 1 if total.failures else 0
 
 
 def _print_total(scenario: str, total: Total, seconds: float, mutant: str | None) -> None:

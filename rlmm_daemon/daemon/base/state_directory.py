@@ -7,6 +7,7 @@
     accepted.json             gaps in the log whose loss was accepted
     marker.json               the bucket's marker as last seen in order
     owed-marker.json          what was accepted while the bucket had no marker, until one has it
+    other-daemon.txt          the daemon of this broker id that was met, until it was silent
     observed.json             topic ids that the cluster was heard to know (cleaner.observe)
     snapshots/N-G.snapshot    a fold of metadata partition N, generation G
     N.lost                    segments that a dropped fold knew and the log may have lost
@@ -51,6 +52,7 @@ ACCEPTED: Final = "accepted.json"
 OBSERVED: Final = "observed.json"
 MARKER: Final = "marker.json"
 OWED_MARKER: Final = "owed-marker.json"
+OTHER_DAEMON: Final = "other-daemon.txt"
 SNAPSHOTS: Final = "snapshots"
 LOST_SUFFIX: Final = ".lost"
 _FILES: Final = {
@@ -160,12 +162,21 @@ class StateDirectory:
         """Forget it, durably; absent is fine."""
         await self._remove(OWED_MARKER)
 
-    def _lost(self, partition: MetadataPartition) -> str:
-        return f"{partition}{LOST_SUFFIX}"
+    async def other_daemon(self) -> str | None:
+        """Return who was met under this broker id and was not silent since; None if nobody was."""
+        data = await self._read(OTHER_DAEMON)
+        return None if data is None else data.decode("utf-8", "replace")
+
+    async def note_other_daemon(self, who: str | None) -> None:
+        """Replace it; None: it was silent since."""
+        if who is None:
+            await self._remove(OTHER_DAEMON)
+        else:
+            await self.disk.write_atomically(f"{self.path}/{OTHER_DAEMON}", who.encode())
 
     async def lost(self, partition: MetadataPartition) -> Lost | None:
         """Return what a dropped fold of this partition knew, if it was not found again yet."""
-        name = self._lost(partition)
+        name = _lost_name(partition)
         data = await self._read(name)
         return None if data is None else lost_from(data, name)
 
@@ -176,7 +187,7 @@ class StateDirectory:
             pieces.append(piece)  # joined they would be moved as they grow, and freed at once
             crc = crc32c(piece, crc)
             await self.turns.wait()  # there can be a million
-        name = self._lost(MetadataPartition(lost.metadata_partition))
+        name = _lost_name(lost.metadata_partition)
         await self.disk.write_atomically(f"{self.path}/{name}", lost_head(crc), *pieces)
 
     async def remove_all_lost(self) -> None:
@@ -188,7 +199,7 @@ class StateDirectory:
 
     async def remove_lost(self, partition: MetadataPartition) -> None:
         """Forget the list, durably; absent is fine."""
-        await self._remove(self._lost(partition))
+        await self._remove(_lost_name(partition))
 
     async def _remove(self, name: str) -> None:
         try:
@@ -196,3 +207,7 @@ class StateDirectory:
         except FileNotFoundError:
             return
         await self.disk.fsync_directory(self.path)
+
+
+def _lost_name(partition: int) -> str:
+    return f"{partition}{LOST_SUFFIX}"

@@ -9,7 +9,7 @@ import hashlib
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 import msgspec
 import structlog
@@ -66,6 +66,16 @@ class Author(msgspec.Struct, frozen=True):
 UNKNOWN_AUTHOR: Final = Author()
 
 
+class Remembrance(Protocol):
+    """Where it outlives this process that another daemon was met: `StateDirectory` keeps it."""
+
+    async def other_daemon(self) -> str | None:
+        """Return who was met; OSError: not now."""
+
+    async def note_other_daemon(self, who: str | None) -> None:
+        """Keep who was met; None: it was silent since. OSError: not done."""
+
+
 async def _nothing() -> None:
     """Do nothing about another daemon."""
 
@@ -105,11 +115,13 @@ class PresenceFile:
         may_write: Callable[[], bool] = lambda: True,
         author: Author = UNKNOWN_AUTHOR,
         on_met: Callable[[], Awaitable[None]] = _nothing,
+        remembrance: Remembrance | None = None,
     ) -> None:
         """`may_write` is false while the storage may be somebody else's.
 
         `on_met` is awaited at each sign of another daemon that lives, and when it was silent.
         """
+        self._remembrance = remembrance
         self._may_write = may_write
         self._author, self._on_met = author, on_met
         self._storage, self._clock, self._facts = storage, clock, facts
@@ -194,12 +206,41 @@ class PresenceFile:
         key = marker.presence_key(self._broker_id)
         now = self._clock.monotonic()
         control = await self._storage.get_control(key)
+        before, met = self.standing, await self._met_before()
         self._take(None if control is None else control.data, now)
+        if met is not None and not isinstance(self.standing, Met):
+            self.standing, self._owes = Met(met, now), True
         self._looked_at = now
+        if isinstance(self.standing, Met) and not isinstance(before, Met):
+            await self._remember(self.standing.who)
         self._looked.set()
         if self._owes:
             await self._on_met()
             self._owes = False
+            if isinstance(self.standing, Alone):
+                await self._remember(None)
+
+    async def _met_before(self) -> str | None:
+        """Return who an earlier life had met, at the first look: its bucket may not know of that.
+
+        Raises:
+            StorageUnavailable: nobody can say now.
+        """
+        if self._remembrance is None or not isinstance(self.standing, Unread):
+            return None
+        try:
+            return await self._remembrance.other_daemon()
+        except OSError as error:
+            raise StorageUnavailable(f"the state directory can't be read: {error}") from error
+
+    async def _remember(self, who: str | None) -> None:
+        """Keep who was met, for a life that has to go on from here; None: it was silent since."""
+        if self._remembrance is None:
+            return
+        try:
+            await self._remembrance.note_other_daemon(who)
+        except OSError as error:
+            log.warning("the other daemon is not noted in the state directory", error=str(error))
 
     def _take(self, data: bytes | None, now: float) -> None:
         """Go on from what the file holds."""

@@ -182,6 +182,7 @@ class StorageKeeper:
             may_write=lambda: self._bucket.trouble is None,
             author=self._author(),
             on_met=self._hold_all,
+            remembrance=manager.state,
         )
         self._begun.set()
         self._runtime.on_drain("presence", lambda: _last_words(presence))

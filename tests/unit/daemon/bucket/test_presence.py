@@ -20,7 +20,12 @@ from rlmm_daemon.core.readiness.twins import (
     Unread,
 )
 from rlmm_daemon.daemon.bucket import presence as module
-from rlmm_daemon.daemon.bucket.presence import Author, PresenceFacts, PresenceFile
+from rlmm_daemon.daemon.bucket.presence import (
+    Author,
+    PresenceFacts,
+    PresenceFile,
+    Remembrance,
+)
 from rlmm_daemon.domain.errors import StorageUnavailable
 from rlmm_daemon.ports.storage import ControlObject
 from tests.simulation.loop import SimLoop, ended
@@ -74,7 +79,9 @@ class Lives:
         self.bucket = MemoryBucket()
         self.signs: list[str] = []
 
-    def life(self, host: str, place: str = "") -> PresenceFile:
+    def life(
+        self, host: str, place: str = "", remembrance: Remembrance | None = None
+    ) -> PresenceFile:
         async def met() -> None:
             self.signs.append(host)
 
@@ -89,6 +96,7 @@ class Lives:
             ),
             author=Author(place=place or f"the lock of {host}", host=host),
             on_met=met,
+            remembrance=remembrance,
         )
 
     def written(self) -> marker.Presence:
@@ -365,6 +373,75 @@ async def test_what_the_meeting_calls_for_is_done_before_anything_else_is(lives:
     done.clear()
     assert "another daemon" in await refused(life)
     assert done == []
+
+
+class Remembered:
+    """A state directory, as far as it is asked for here."""
+
+    def __init__(self) -> None:
+        self.who: str | None = None
+        self.failure: OSError | None = None
+
+    async def other_daemon(self) -> str | None:
+        if self.failure is not None:
+            raise self.failure
+        return self.who
+
+    async def note_other_daemon(self, who: str | None) -> None:
+        if self.failure is not None:
+            raise self.failure
+        self.who = who
+
+
+async def test_whom_an_earlier_life_had_met_is_met_again_though_the_bucket_never_heard_of_it(
+    lives: Lives,
+):
+    """What that one acknowledged between the meeting and its silence is held at its silence."""
+    kept = Remembered()
+    life = lives.life("one", remembrance=kept)
+    await life.write()
+
+    async def away() -> None:
+        raise StorageUnavailable("away")
+
+    life._on_met = away
+    await lives.life("other").write()
+    assert await refused(life) == "away"
+    assert kept.who == "other"
+    lives.signs.clear()
+    again = lives.life("one", "the lock after another boot", kept)
+    await again._try_write()
+    assert "another daemon has broker id 1: other" in (again.why_not_alone() or "")
+    assert lives.signs == ["one"]
+    await lives.pass_time(GONE_SECONDS + module.REWRITE_SECONDS, again)
+    assert again.why_not_alone() is None
+    assert lives.signs[-2:] == ["one", "one"]
+    assert not kept.who
+    last = lives.life("one", "a third lock", kept)
+    await last._try_write()
+    assert "another daemon has" not in (last.why_not_alone() or "")
+
+
+async def test_a_state_directory_that_does_not_answer_lets_nothing_be_deleted(lives: Lives):
+    kept = Remembered()
+    kept.failure = OSError("no answer")
+    life = lives.life("one", remembrance=kept)
+    with pytest.raises(StorageUnavailable, match="the state directory can't be read: no answer"):
+        await life.write()
+    assert life.standing == Unread()
+    kept.failure = None
+    await life.write()
+    await life.require_alone()
+
+
+async def test_a_meeting_that_can_not_be_noted_is_one_all_the_same(lives: Lives):
+    kept = Remembered()
+    life = lives.life("one", remembrance=kept)
+    await life.write()
+    kept.failure = OSError("full")
+    await lives.life("other").write()
+    assert "another daemon" in await refused(life)
+    assert (kept.who, lives.signs) == (None, ["one"])
 
 
 async def test_the_other_one_hears_of_it_within_moments(
