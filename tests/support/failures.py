@@ -17,6 +17,7 @@ from crc32c import crc32c
 from rlmm_daemon.codec import marker
 from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
 from rlmm_daemon.codec.state_files import lost_head
+from rlmm_daemon.daemon.base.state_directory import OTHER_DAEMON
 from rlmm_daemon.domain.errors import StorageUnavailable
 from rlmm_daemon.domain.ids import SegmentId, uuid_text
 from rlmm_daemon.domain.segment import SegmentState, SegmentUpdate
@@ -479,6 +480,8 @@ def daemon_of_the_same_id(it: Stocked) -> Hands:
         assert it.daemon.stop() == 0
         last = marker.decode_presence(file.read_bytes())
         file.write_bytes(marker.encode(msgspec.structs.replace(last, other=other)))
+        if other is None:
+            (it.state_dir / OTHER_DAEMON).unlink()
         it.start()
 
     told(marker.OtherDaemon(who="elsewhere, pid 7", met=True))
