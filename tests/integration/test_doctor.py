@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -185,14 +186,22 @@ def somebody_else(directory: Path) -> Iterator[None]:
         directory.chmod(0o700)
 
 
-def test_another_user_is_told_which_file_it_may_not_read_and_what_to_do(it):
+@pytest.fixture
+def readable() -> Iterator[Path]:
+    """A configuration that every user may read, wherever this project lies."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as directory:
+        Path(directory).chmod(0o755)
+        yield Path(shutil.copy(CONFIG, directory))
+
+
+def test_another_user_is_told_which_file_it_may_not_read_and_what_to_do(it, readable):
     assert {checkup.__name__, answers.__name__} <= sys.modules.keys(), "read before, as root"
     for line in (
         f"explain orders-0 --state-dir {it.state_dir}",
         f"log verify {it.state_dir}/log",
         f"log seal {it.state_dir}/log",
         f"snapshot verify {it.state_dir}",
-        f"doctor --config {CONFIG} --set=daemon.state_dir={it.state_dir}",
+        f"doctor --config {readable} --set=daemon.state_dir={it.state_dir}",
     ):
         CliRunner().invoke(main, [*line.split()[:1], "--help"])  # its modules are read
         with somebody_else(it.state_dir):

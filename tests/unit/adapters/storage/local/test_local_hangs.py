@@ -22,17 +22,22 @@ KEY = "d/a.log"
 
 @dataclass
 class Hang:
-    """A call of the system's that hangs, the first time, until it is released."""
+    """A call of the system's that hangs, the first time, until it is released.
 
-    call: Callable[..., None]
+    Of those that name a path, one below `below`: a thread of an earlier test may still remove what
+    it had begun.
+    """
+
+    call: Callable[..., object]
+    below: str = ""
     begun: threading.Event = field(default_factory=threading.Event)
     released: threading.Event = field(default_factory=threading.Event)
 
-    def __call__(self, *args: object, **options: object) -> None:
-        if not self.begun.is_set():
+    def __call__(self, *args: object, **options: object) -> object:
+        if not self.begun.is_set() and str(args[0]).startswith(self.below):
             self.begun.set()
             self.released.wait()
-        self.call(*args, **options)
+        return self.call(*args, **options)
 
     async def until_begun(self) -> None:
         while not self.begun.is_set():  # noqa: ASYNC110 - it is set in a thread
@@ -49,12 +54,12 @@ async def storage(tmp_path):
 
 
 @pytest.fixture
-def hang(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Hang]]:
+def hang(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Hang]]:
     """Let a function of `os` hang; not for ever, whatever becomes of the test."""
     made: list[Hang] = []
 
-    def one(name: str) -> Hang:
-        made.append(Hang(getattr(os, name)))
+    def one(name: str, below: object = "") -> Hang:
+        made.append(Hang(getattr(os, name), str(below)))
         monkeypatch.setattr(os, name, made[-1])
         timer = threading.Timer(HANGS_SECONDS_MAX, made[-1].released.set)
         timer.daemon = True
@@ -127,7 +132,7 @@ async def test_a_probe_of_a_storage_that_hangs_ends(storage, hang, monkeypatch):
 async def test_a_probe_of_a_storage_that_does_not_even_open_ends(tmp_path, hang, monkeypatch):
     monkeypatch.setattr(local, "PROBE_SECONDS", 0.01)
     (tmp_path / "remote").mkdir()
-    storage, stuck = LocalStorage(str(tmp_path / "remote"), owner="1"), hang("lstat")
+    storage, stuck = LocalStorage(str(tmp_path / "remote"), owner="1"), hang("lstat", tmp_path)
     results = (await storage.probe()).results
     assert not stuck.released.is_set(), "it was waited for"
     assert list(results) == ["open"]
