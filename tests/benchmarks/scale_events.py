@@ -11,9 +11,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from rlmm_daemon.adapters.event_log.embedded import scan
 from rlmm_daemon.adapters.event_log.embedded.records import compiled, records_of
-from rlmm_daemon.codec import batches, records
+from rlmm_daemon.codec import batches, records, scan
 from rlmm_daemon.codec import record_suffix as tails
 from rlmm_daemon.core.fold.fold import Fold
 from rlmm_daemon.core.snapshots import sealing

@@ -3,11 +3,11 @@
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from rlmm_daemon.adapters.event_log.embedded import compacted_files, files, scan
+from rlmm_daemon.adapters.event_log.embedded import compacted_files, files
 from rlmm_daemon.adapters.event_log.embedded.epochs import EPOCH_MAX, EpochHistory
 from rlmm_daemon.adapters.event_log.embedded.identity import read_identity
 from rlmm_daemon.adapters.os.disk import LocalDisk
-from rlmm_daemon.codec import batches
+from rlmm_daemon.codec import batches, scan
 from rlmm_daemon.config import Config
 from rlmm_daemon.domain.errors import LogCorrupt
 from rlmm_daemon.domain.ids import MetadataPartition

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from rlmm_daemon.adapters.event_log.embedded import repair, scan
-from rlmm_daemon.codec import batches, records
+from rlmm_daemon.adapters.event_log.embedded import repair
+from rlmm_daemon.codec import batches, records, scan
 from rlmm_daemon.codec.marker import MARKER_KEY
 from rlmm_daemon.domain.errors import RlmmError
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentUpdate

@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Final
 
-from rlmm_daemon.adapters.event_log.embedded import scan
+from rlmm_daemon.codec import scan
 from rlmm_daemon.codec.marker import MARKER_KEY
 from rlmm_daemon.codec.state_files import Positions, from_json
 from rlmm_daemon.domain.errors import RlmmError

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from typing import Final
 
+from rlmm_daemon.codec.kraft import line_checkpoint
+from rlmm_daemon.domain.errors import Malformed
 from rlmm_daemon.ports.event_log import EpochEnd
 
-_VERSION: Final = "0"
 #: Half of what an epoch's bits can say: where no state tells, one far beyond is damage, and those
 #: that follow have room.
 EPOCH_MAX: Final = 2**30 - 1
@@ -98,15 +99,13 @@ class EpochHistory:
 
 def encode(entries: Iterable[tuple[int, int]]) -> bytes:
     """Return Kafka's checkpoint text."""
-    lines = [f"{epoch} {start}" for epoch, start in entries]
-    return "\n".join([_VERSION, str(len(lines)), *lines, ""]).encode("ascii")
+    return line_checkpoint.encode(entries)
 
 
 def decode(data: bytes) -> list[tuple[int, int]] | None:
     """Return the pairs of a checkpoint, or None if it is not one: it can be made anew."""
     try:
-        version, count, *lines = data.decode("ascii").splitlines()
-        pairs = [(int(epoch), int(start)) for epoch, start in (line.split() for line in lines)]
-    except ValueError:
+        rows = line_checkpoint.decode(data, fields=2)
+        return [(int(epoch), int(start)) for epoch, start in rows]
+    except (Malformed, ValueError):
         return None
-    return pairs if version == _VERSION and int(count) == len(pairs) else None

@@ -1,12 +1,11 @@
 """Names of the log's files, and the few file moves whose order is what crash safety rests on."""
 
-import errno
 import re
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
 from rlmm_daemon.domain.ids import MetadataPartition
+from rlmm_daemon.ports import disk_writes
 from rlmm_daemon.ports.disk import Disk, DiskFile
 
 LOCK_NAME: Final = "lock"
@@ -19,6 +18,10 @@ TEMPORARY_SUFFIX: Final = ".tmp"
 
 _SEGMENT: Final = re.compile(r"(\d{20})\.log")
 _ZEROS: Final = bytes(256 * 1024)
+
+write_all = disk_writes.write_all
+write_all_synced = disk_writes.write_all_synced
+cut = disk_writes.cut
 
 
 def partition_directory(directory: str, partition: MetadataPartition) -> str:
@@ -65,42 +68,9 @@ async def read_segment(disk: Disk, path: str) -> bytes:
     return await disk.read(path)
 
 
-async def write_all(file: DiskFile, offset: int, data: bytes) -> None:
-    """Write all of `data`, however little each call takes."""
-    await _all_of(data, offset, file.pwrite)
-
-
-async def write_all_synced(file: DiskFile, offset: int, data: bytes) -> None:
-    """Write all of `data` and make it durable with one sync, issued after its last byte."""
-    await _all_of(data, offset, file.pwrite_synced)
-
-
-async def _all_of(
-    data: bytes, offset: int, write: Callable[[int, memoryview], Awaitable[int]]
-) -> None:
-    rest = memoryview(data)
-    while rest:
-        written = await write(offset, rest)
-        if written <= 0:
-            raise OSError(errno.EIO, "the disk took no bytes and named no reason")
-        offset += written
-        rest = rest[written:]
-
-
 async def write_zeros(file: DiskFile, begin: int, end: int) -> None:
     """Fill with written zeros: blocks that were only reserved would still cost a sync later."""
     while begin < end:
         chunk = _ZEROS[: end - begin]
         await write_all(file, begin, chunk)
         begin += len(chunk)
-
-
-async def cut(file: DiskFile, size: int) -> None:
-    """Cut the file to `size`, durably, even if it seems to have that size already.
-
-    After a sync that failed, the kernel may take a size for clean that never reached the disk,
-    and a truncate to the same size would then be skipped: so the size is really changed.
-    """
-    await file.truncate(size + 1)
-    await file.truncate(size)
-    await file.fdatasync()

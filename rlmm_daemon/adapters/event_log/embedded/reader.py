@@ -1,10 +1,11 @@
 """Durable batches of one partition, read from its files slice by slice."""
 
-from rlmm_daemon.adapters.event_log.embedded import files, scan
+from rlmm_daemon.adapters.event_log.embedded import files
 from rlmm_daemon.adapters.event_log.embedded.journal import Journal
 from rlmm_daemon.adapters.event_log.embedded.options import Context
 from rlmm_daemon.adapters.event_log.embedded.records import records_of
 from rlmm_daemon.adapters.event_log.embedded.recovery import corrupt
+from rlmm_daemon.codec import scan
 from rlmm_daemon.domain.errors import LogCorrupt
 from rlmm_daemon.ports.disk import DiskFile  # noqa: TC001  # as every other module imports it
 from rlmm_daemon.ports.event_log import LogBatch, LogRange, ranges_joined, ranges_without

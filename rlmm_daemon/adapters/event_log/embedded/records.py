@@ -9,8 +9,8 @@ import importlib
 import threading
 from typing import Any, Final
 
-from rlmm_daemon.adapters.event_log.embedded.scan import FoundBatch
 from rlmm_daemon.codec import batches
+from rlmm_daemon.codec.scan import FoundBatch
 
 #: Offset and value; None is a tombstone.
 Pair = tuple[int, bytes | None]

@@ -12,11 +12,12 @@ import msgspec
 import structlog
 from msgspec.structs import replace
 
-from rlmm_daemon.adapters.event_log.embedded import compacted_files, epochs, files, scan
+from rlmm_daemon.adapters.event_log.embedded import compacted_files, epochs, files
 from rlmm_daemon.adapters.event_log.embedded.compacted_files import Compaction
 from rlmm_daemon.adapters.event_log.embedded.epochs import EpochHistory
 from rlmm_daemon.adapters.event_log.embedded.identity import CleanEnd
 from rlmm_daemon.adapters.event_log.embedded.options import Context
+from rlmm_daemon.codec import scan
 from rlmm_daemon.domain.errors import LogCorrupt
 from rlmm_daemon.domain.ids import MetadataPartition
 from rlmm_daemon.ports.disk import Disk

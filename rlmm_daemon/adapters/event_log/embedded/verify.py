@@ -7,11 +7,11 @@ from typing import Final, Literal
 
 import msgspec
 
-from rlmm_daemon.adapters.event_log.embedded import compacted_files, files, scan
+from rlmm_daemon.adapters.event_log.embedded import compacted_files, files
 from rlmm_daemon.adapters.event_log.embedded.identity import clean_ends
 from rlmm_daemon.adapters.event_log.embedded.records import records_of
 from rlmm_daemon.adapters.event_log.embedded.recovery import ended_before
-from rlmm_daemon.codec import records
+from rlmm_daemon.codec import records, scan
 from rlmm_daemon.core.partitioner import metadata_partition
 from rlmm_daemon.domain.errors import LogCorrupt, Malformed
 from rlmm_daemon.domain.ids import MetadataPartition

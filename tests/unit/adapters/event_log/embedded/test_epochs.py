@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from rlmm_daemon.adapters.event_log.embedded import scan
 from rlmm_daemon.adapters.event_log.embedded.epochs import EpochHistory
+from rlmm_daemon.codec import scan
 from tests.contract.event_log import P0, values
 from tests.unit.adapters.event_log.embedded.test_log import LARGE, SMALL, Bench, bench
 

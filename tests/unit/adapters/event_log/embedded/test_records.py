@@ -7,8 +7,8 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlmm_daemon.adapters.event_log.embedded import records, scan
-from rlmm_daemon.codec import batches
+from rlmm_daemon.adapters.event_log.embedded import records
+from rlmm_daemon.codec import batches, scan
 from rlmm_daemon.domain.errors import LogCorrupt
 from tests.unit.adapters.kafka.broker import with_value_of_length
 

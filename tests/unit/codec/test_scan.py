@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from rlmm_daemon.adapters.event_log.embedded import scan
 from rlmm_daemon.adapters.event_log.embedded.verify import pieces
-from rlmm_daemon.codec import batches
+from rlmm_daemon.codec import batches, scan
 
 
 def test_a_base_offset_that_a_flipped_bit_sent_far_away_is_damage_too():
