@@ -141,6 +141,30 @@ def build_spanning(
     return _framed(body, covered, base_offset, leader_epoch)
 
 
+def build_keyed(
+    records: Sequence[tuple[bytes | None, bytes | None]],
+    *,
+    base_offset: int,
+    leader_epoch: int,
+    timestamp_ms: int,
+    control: bool = False,
+) -> bytes:
+    """Return one batch of keys and values, without headers and with one timestamp for all.
+
+    A control batch's records are the log's own, not its writers'.
+
+    Raises:
+        InvalidArgument: no records, or a number or a size that its field cannot hold.
+    """
+    if not records:
+        raise InvalidArgument("a batch holds at least one record")
+    body = b"".join([_keyed_record(delta, *each) for delta, each in enumerate(records)])
+    last = len(records) - 1
+    attributes = _CONTROL if control else 0
+    covered = (attributes, last, timestamp_ms, timestamp_ms, *_NO_PRODUCER_FIELDS, len(records))
+    return _framed(body, covered, base_offset, leader_epoch)
+
+
 def _framed(body: bytes, fields: tuple[int, ...], base_offset: int, leader_epoch: int) -> bytes:
     """Return a batch of encoded records; `fields` are the header's that the checksum covers."""
     length = HEADER_BYTES - LENGTH_END + len(body)
@@ -193,12 +217,38 @@ def records_of(batch: Batch) -> list[tuple[int, bytes | None]]:
         raise _corrupt(f"a record is malformed: {error.message}", batch.position) from error
 
 
+def keyed_records_of(batch: Batch) -> list[tuple[int, bytes | None, bytes | None]]:
+    """Return (offset, key, value) of the records, ascending; of a control batch too.
+
+    Headers are passed over.
+
+    Raises:
+        LogCorrupt: a compressed batch, or records that do not fit the header or each other.
+    """
+    if batch.is_compressed:
+        raise _corrupt("the batch is compressed", batch.position)
+    try:
+        return _keyed_records(batch)
+    except Malformed as error:
+        raise _corrupt(f"a record is malformed: {error.message}", batch.position) from error
+
+
 def _record(delta: int, value: bytes | None) -> bytes:
     if value is None:
         body = b"".join((_own_head(delta), _NULL, _NO_HEADERS))
     else:
         body = b"".join((_own_head(delta), varint(len(value)), value, _NO_HEADERS))
     return varint(len(body)) + body
+
+
+def _keyed_record(delta: int, key: bytes | None, value: bytes | None) -> bytes:
+    fields = (_RECORD_HEAD, varint(delta), *_packed(key), *_packed(value), _NO_HEADERS)
+    body = b"".join(fields)
+    return varint(len(body)) + body
+
+
+def _packed(field: bytes | None) -> tuple[bytes, ...]:
+    return (_NULL,) if field is None else (varint(len(field)), field)
 
 
 @lru_cache(_OWN_HEADS_MAX)
@@ -286,10 +336,31 @@ def _records(batch: Batch) -> list[tuple[int, bytes | None]]:
             raise Malformed(f"a record claims {size} bytes, {len(payload) - at} are left")
         delta, value = least, _own_value(payload, at, end, least)
         if value is None:
-            delta, value = _read_record(payload, at, end)
+            delta, _, value = _read_record(payload, at, end)
         if not least <= delta <= last:
             raise Malformed(f"offset delta {delta} is not in {least}..{last}")
         found.append((base + delta, value))
+        least, at = delta + 1, end
+    if at != len(payload):
+        raise Malformed(f"{len(payload) - at} bytes behind the last record")
+    return found
+
+
+def _keyed_records(batch: Batch) -> list[tuple[int, bytes | None, bytes | None]]:
+    payload, at = batch.payload, _REST.size
+    if batch.record_count * (_RECORD_BYTES_MIN + 1) > len(payload) - at:
+        raise Malformed(f"{batch.record_count} records in {len(payload) - at} bytes")
+    found: list[tuple[int, bytes | None, bytes | None]] = []
+    least = 0
+    for _ in range(batch.record_count):
+        size, at = read_varint(payload, at, what="record length")
+        end = at + size
+        if size < _RECORD_BYTES_MIN or end > len(payload):
+            raise Malformed(f"a record claims {size} bytes, {len(payload) - at} are left")
+        delta, key, value = _read_record(payload, at, end)
+        if not least <= delta <= batch.last_offset_delta:
+            raise Malformed(f"offset delta {delta} is not in {least}..{batch.last_offset_delta}")
+        found.append((batch.base_offset + delta, key, value))
         least, at = delta + 1, end
     if at != len(payload):
         raise Malformed(f"{len(payload) - at} bytes behind the last record")
@@ -329,11 +400,11 @@ def _own_value(payload: bytes, at: int, end: int, delta: int) -> bytes | None:
     return payload[at : end - 1]
 
 
-def _read_record(payload: bytes, at: int, end: int) -> tuple[int, bytes | None]:
-    """Return (offset delta, value) of the record that stands in [at, end)."""
+def _read_record(payload: bytes, at: int, end: int) -> tuple[int, bytes | None, bytes | None]:
+    """Return (offset delta, key, value) of the record that stands in [at, end)."""
     _, at = read_varint(payload, at + 1, what="timestamp delta")
     delta, at = read_varint(payload, at, what="offset delta")
-    _, at = _read_bytes(payload, at, end, "key")
+    key, at = _read_bytes(payload, at, end, "key")
     value, at = _read_bytes(payload, at, end, "value")
     headers, at = read_varint(payload, at, what="header count")
     if not 0 <= headers <= end - at:
@@ -343,7 +414,7 @@ def _read_record(payload: bytes, at: int, end: int) -> tuple[int, bytes | None]:
         _, at = _read_bytes(payload, at, end, "header value")
     if at != end:
         raise Malformed(f"a record's fields end at byte {at}, the record at {end}")
-    return delta, value
+    return delta, key, value
 
 
 def _read_bytes(payload: bytes, at: int, end: int, what: str) -> tuple[bytes | None, int]:

@@ -196,6 +196,10 @@ class ConfigError(RlmmError):
     """The configuration cannot be used; nothing was started (exit code 78)."""
 
 
+class SnapshotGone(UnavailableError):
+    """A snapshot of the quorum's log was removed; there is a newer one."""
+
+
 class DaemonUnreachable(RlmmError):
     """No daemon answers on the socket (exit code 3)."""
 
