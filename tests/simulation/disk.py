@@ -14,7 +14,7 @@ import random
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
 from tests.simulation.loop import SimLoop
 from tests.simulation.platter import Inode, NameLoss, Platter, Tear
@@ -212,7 +212,19 @@ class SimDisk:
         return await self.call("lock", path, effect)
 
     async def compute(self, work: Callable[[], T]) -> T:
-        return await self.call("compute", "", work)
+        failed: list[Exception] = []
+
+        def effect() -> T | None:
+            try:
+                return work()
+            except Exception as error:  # noqa: BLE001  # the caller's own, as a thread hands it on
+                failed.append(error)
+                return None
+
+        done = await self.call("compute", "", effect)
+        if failed:
+            raise failed[0]
+        return cast("T", done)
 
     async def free_bytes(self, path: str) -> int:
         return await self.call("free", path, lambda: 0 if self.full else FREE_BYTES)
