@@ -61,6 +61,7 @@ async def open_all(
 async def _open_log(disk: Disk, layout: Layout, found: Names, base: VotersAt) -> OpenedLog:
     point = await recovery.recovery_point(disk, layout)
     start = await _start(disk, layout, found)
+    found = await _without_older(disk, layout, found, start)
     said = {each: await snapshots.read(disk, layout, each) for each in found.snapshots}
     seen = await recovery.recover(
         disk, layout, found.segments, point=point, asked=frozenset(each.end for each in said)
@@ -93,6 +94,16 @@ async def _start(disk: Disk, layout: Layout, found: Names) -> int:
     if first > start:
         raise lost(layout.log, f"the log begins at {start}, and its first file at {first}")
     return start
+
+
+async def _without_older(disk: Disk, layout: Layout, found: Names, start: int) -> Names:
+    """Remove what lies before the log's start, of which a crash may have kept any part."""
+    first = max(base for base in found.segments if base <= start)
+    old_segments = [base for base in found.segments if base < first]
+    old_snapshots = [point for point in found.snapshots if point.end < start]
+    for path in (*map(layout.segment, old_segments), *map(layout.snapshot, old_snapshots)):
+        await disk.remove(path)
+    return await names(disk, layout) if old_segments or old_snapshots else found
 
 
 def _require_on_log(layout: Layout, point: LogPoint, seen: recovery.Found) -> None:

@@ -88,12 +88,10 @@ class ReplicaFiles:
             raise ConfigError(f"{directory}: another process has it open") from error
         try:
             opened = await opening.open_all(disk, layout, topic_id, static_voters)
-            files = cls(disk, layout, lock, opened, segment_bytes=segment_bytes)
-            await files._remove_older()
         except BaseException:
             await lock.release()
             raise
-        return files
+        return cls(disk, layout, lock, opened, segment_bytes=segment_bytes)
 
     async def save(self, state: SavedState) -> None:
         """Have a state on the disk.
@@ -241,7 +239,8 @@ class ReplicaFiles:
             await self._disk.write_atomically(self._layout.log_start, start)
             self.log = self.log.begin_at(oldest)
             self.voters = self.voters.begin_at(oldest.end)
-            await self._remove_older()
+            await self._segments.drop_before(oldest.end)
+            await self._snapshots.remove_before(oldest.end)
 
     async def close(self) -> None:
         """Sync what was written, and give files and lock back; after a failure, only that."""
@@ -253,13 +252,6 @@ class ReplicaFiles:
             await self._snapshots.close()
             await self._segments.close()
             await self._lock.release()
-
-    async def _remove_older(self) -> None:
-        """Remove what lies before the log's start, of which the disk knows already."""
-        start = self.log.start
-        files_went = await self._segments.drop_before(start)
-        if await self._snapshots.remove_before(start) or files_went:
-            await self._disk.fsync_directory(self._layout.log)
 
     async def _say_epochs(self) -> None:
         """Have each epoch's begin on the disk before anything of it is acknowledged."""

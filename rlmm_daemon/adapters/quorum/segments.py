@@ -129,14 +129,12 @@ class Segments:
         """Remove what stands at `end` or behind, durably, the newest first."""
         async with self._syncing:
             self._forget_recent(end)
-            removed = 0
             while len(self._segments) > 1 and self._segments[-1].base >= end:
                 await self._close_newest()
                 gone = self._segments[-1]
                 await self._disk.remove(self._layout.segment(gone.base))
                 self._segments.pop()
-                removed += 1
-            if removed:
+                # One by one: of two removals a crash may keep the first only, which leaves a gap.
                 await self._disk.fsync_directory(self._layout.log)
             newest = self._segments[-1]
             position = await self._position(newest, end)
@@ -183,13 +181,12 @@ class Segments:
         header = await self._pread(segment, position, HEADER_BYTES)
         return bool(_BEGIN.unpack_from(header)[0] == end)
 
-    async def drop_before(self, start: int) -> bool:
-        """Remove the files that end before this offset, the oldest first; say whether any went."""
+    async def drop_before(self, start: int) -> None:
+        """Remove the files that end before this offset; those that a crash keeps go at an open."""
         gone = [each for each in self._segments[:-1] if each.end <= start]
         for segment in gone:
             await self._disk.remove(self._layout.segment(segment.base))
             self._segments.remove(segment)
-        return bool(gone)
 
     async def replace(self, start: int) -> None:
         """Go on with one empty file, which is on the disk: the others are gone."""
@@ -282,8 +279,5 @@ def _fitting(recent: deque[Recent], offset: int, end: int, bytes_max: int) -> It
 async def make_segment(disk: Disk, layout: Layout, base: int) -> None:
     """Make an empty file; its name is on the disk."""
     file = await disk.open(layout.segment(base), write=True, create=True)
-    try:
-        await disk_writes.cut(file, 0)
-    finally:
-        await file.close()
+    await file.close()
     await disk.fsync_directory(layout.log)

@@ -107,13 +107,11 @@ class Snapshots:
         finally:
             await file.close()
 
-    async def remove_before(self, start: int) -> bool:
-        """Remove those that end before this offset; say whether any went."""
-        found = (await names(self._disk, self._layout)).snapshots
-        older = [point for point in found if point.end < start]
-        for point in older:
-            await self._disk.remove(self._layout.snapshot(point))
-        return bool(older)
+    async def remove_before(self, start: int) -> None:
+        """Remove those that end before this offset; those that a crash keeps go at an open."""
+        for point in (await names(self._disk, self._layout)).snapshots:
+            if point.end < start:
+                await self._disk.remove(self._layout.snapshot(point))
 
     async def close(self) -> None:
         """Give up what was fetched in part."""
@@ -162,11 +160,10 @@ async def install(disk: Disk, layout: Layout, point: LogPoint) -> None:
 
 
 async def _clear(disk: Disk, layout: Layout) -> None:
-    """Remove the log and all other snapshots, durably."""
+    """Remove the log and all other snapshots."""
     for name in sorted(await disk.list(layout.log)):
         if name.endswith((".log", checkpoint.SUFFIX)):
             await disk.remove(f"{layout.log}/{name}")
-    await disk.fsync_directory(layout.log)
 
 
 async def _read(disk: Disk, path: str, point: LogPoint) -> Checkpoint:

@@ -269,8 +269,7 @@ class History:
 
     async def _steps(self, files: ReplicaFiles) -> None:
         doings = [self._save, self._batch, self._batch, self._sync, self._beside]
-        doings += [self._cut, self._snapshot, self._begin, self._install]
-        await self._save(files)
+        doings += [self._cut, self._snapshot, self._begin, self._install, self._save]
         for _ in range(self.rng.randint(1, STEPS)):
             await self.rng.choice(doings)(files)
 
