@@ -1,4 +1,6 @@
-"""A replica of a quorum on its disk: files that Kafka's own tools read, in Kafka's layout.
+"""A KRaft replica outside its consensus: its wire, the task that obeys the core, and its files.
+
+Kafka's own tools read the files, which lie as Kafka lays them:
 
 <directory>/meta.properties                    whose directory it is, for ever
 <directory>/recovery-point-offset-checkpoint   up to where the log is whole on the disk

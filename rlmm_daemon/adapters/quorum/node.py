@@ -1,0 +1,347 @@
+"""One replica at work: the task that feeds the core what happens, and obeys what it says.
+
+Inputs are taken one at a time, and everything that one leads to is done before the next: a state is
+on the disk before what follows it is sent. Only syncs of the log, requests to others and the
+reading of their answers go on beside.
+"""
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from rlmm_daemon.adapters.quorum.links import Links, Unreachable
+from rlmm_daemon.adapters.quorum.replica_files import ReplicaFiles
+from rlmm_daemon.adapters.quorum.submitting import Submissions
+from rlmm_daemon.adapters.quorum.wire import FETCH_BYTES_MAX, SNAPSHOT_BYTES_MAX
+from rlmm_daemon.codec.kraft import log_batches
+from rlmm_daemon.core.raft import inputs
+from rlmm_daemon.core.raft.inputs import Answered, Asked, Effect, Input, Moment, Peer, Unanswered
+from rlmm_daemon.core.raft.log_facts import Batch
+from rlmm_daemon.core.raft.messages import (
+    Answer,
+    Code,
+    FetchAnswer,
+    FetchSnapshotAnswer,
+    Request,
+)
+from rlmm_daemon.core.raft.roles import Leader, Replica, Resigned, Timing
+from rlmm_daemon.core.raft.step import deadline, start, step
+from rlmm_daemon.core.raft.voters import Endpoint
+from rlmm_daemon.domain.errors import RlmmError, SnapshotGone, StorageUnavailable
+from rlmm_daemon.ports.clock import Clock
+
+#: Requests of others that wait for their turn; more are told to come back.
+_INBOX_MAX: Final = 4096
+#: What a leader says to go takes no longer than that, whoever answers.
+_GOOD_BYE_SECONDS: Final = 0.5
+_LOOK_SECONDS: Final = 0.005
+
+_log = structlog.get_logger(__name__)
+
+
+class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one replica."""
+
+    #: Where it listens, as others are told.
+    endpoints: tuple[Endpoint, ...]
+    #: Whom it asks who leads, while it knows nobody better.
+    bootstrap: tuple[Endpoint, ...] = ()
+    timing: Timing = Timing()
+
+
+class Node:
+    """A replica that runs: `run` until it is stopped or its disk fails."""
+
+    def __init__(
+        self, files: ReplicaFiles, links: Links, clock: Clock, options: NodeOptions
+    ) -> None:
+        self._files = files
+        self._links = links
+        self._clock = clock
+        self._luck = random.Random()  # noqa: S311 - of timers, so that two do not stand at once
+        self._options = options
+        self._inbox: deque[Input] = deque()
+        self._bell = asyncio.Event()
+        self._tokens = 0
+        self._waiting: dict[int, asyncio.Future[Answer]] = {}
+        self._beside: set[asyncio.Task[None]] = set()
+        #: The newest sync that was asked for and not begun.
+        self._sync_due: inputs.StartSync | None = None
+        self._syncing = False
+        #: What a sync met: nothing more is written then.
+        self._broken: Exception | None = None
+        self._bootstrap_at = 0
+        self.replica: Replica | None = None
+        #: There is a replica.
+        self.started = asyncio.Event()
+        self.submissions = Submissions()
+        #: Called with each new end of what is committed.
+        self.on_commit: list[Callable[[int], None]] = [self.submissions.committed]
+        #: Counted since the start, by kind.
+        self.alarms: dict[str, int] = {}
+
+    # What others ask.
+
+    async def ask(self, request: Request, peer: Peer, cluster_id: str | None) -> Answer:
+        """Return the replica's answer to another one's request, or to an operator's."""
+        if len(self._inbox) >= _INBOX_MAX:
+            raise StorageUnavailable("too many requests wait")
+        self._tokens += 1
+        token = self._tokens
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._waiting[token] = future
+        self._take(Asked(token, request, peer, cluster_id))
+        try:
+            return await future
+        finally:
+            self._waiting.pop(token, None)
+
+    async def submit(self, records: Sequence[tuple[bytes | None, bytes | None]]) -> int:
+        """Append records here, if this replica leads; return the offset of the first, committed.
+
+        Raises:
+            NotLeader: it does not lead; nothing was appended.
+            OutcomeUnknown: it led no more before they were committed.
+        """
+        waiting = self.submissions.add(records)
+        self._bell.set()
+        return await waiting
+
+    def snapshot_made(self, done: inputs.SnapshotMade | inputs.StartMoved) -> None:
+        """Know of a snapshot that this replica made, or of what it removed."""
+        self._take(done)
+
+    # The task.
+
+    async def run(self) -> None:
+        """Work until cancelled.
+
+        Raises:
+            OSError: the disk failed; it has to be opened anew.
+            StorageUnavailable: going on would lose what was acknowledged.
+        """
+        files = self._files
+        self.replica, effects = start(
+            me=files.key,
+            cluster_id=files.cluster_id,
+            saved=files.saved,
+            log=files.log,
+            voters=files.voters,
+            now=self._now(),
+            endpoints=self._options.endpoints,
+            timing=self._options.timing,
+        )
+        self.started.set()
+        try:
+            await self._obey(effects)
+            while True:
+                for happened in await self._next():
+                    self.replica, effects = step(self.replica, happened, self._now())
+                    await self._obey(effects)
+        except OSError:
+            await self._say_good_bye()
+            raise
+        finally:
+            await self._end()
+
+    async def leave(self) -> None:
+        """Have somebody else lead, before this process ends: at most half a second."""
+        self._take(inputs.Resign())
+        until = self._clock.monotonic() + _GOOD_BYE_SECONDS
+        while self.replica is not None and self._clock.monotonic() < until:
+            match self.replica.role:
+                case Leader():
+                    pass
+                case Resigned(unacknowledged=waited_for) if waited_for:
+                    pass
+                case _:
+                    return
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _say_good_bye(self) -> None:
+        """Tell the others that this disk failed, without a word to the disk."""
+        assert self.replica is not None
+        self.replica, effects = step(self.replica, inputs.Resign(), self._now())
+        for effect in effects:
+            if isinstance(effect, inputs.Send):
+                self._go(self._send(effect))
+        if self._beside:
+            await asyncio.wait(self._beside, timeout=_GOOD_BYE_SECONDS)
+
+    def _take(self, happened: Input) -> None:
+        self._inbox.append(happened)
+        self._bell.set()
+
+    def _now(self) -> Moment:
+        return Moment(int(self._clock.monotonic() * 1000), self._luck.random())
+
+    async def _next(self) -> list[Input]:
+        """Return what happened, as soon as something has, or time has gone by."""
+        assert self.replica is not None
+        while not self._inbox and not self.submissions.are_new:
+            if self._broken is not None:
+                raise self._broken
+            self._bell.clear()
+            due = deadline(self.replica)
+            wait = None if due is None else max(0.0, due / 1000 - self._clock.monotonic())
+            if due is not None and wait == 0.0:
+                return [inputs.Tick()]
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait):
+                    await self._bell.wait()
+        taken = [*self._inbox]
+        self._inbox.clear()
+        submitted = self.submissions.take()
+        return taken if submitted is None else [*taken, submitted]
+
+    async def _end(self) -> None:
+        self.submissions.end()
+        for future in self._waiting.values():
+            future.cancel()
+        for task in self._beside:
+            task.cancel()
+        if self._beside:
+            await asyncio.wait(self._beside)
+
+    # Effects.
+
+    async def _obey(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            await self._do(effect)
+
+    async def _do(self, effect: Effect) -> None:
+        match effect:
+            case inputs.Save(state=state):
+                await self._files.save(state)
+            case inputs.Write(batch=batch, token=token):
+                await self._write(batch, token)
+            case inputs.Truncate(end=end):
+                self.submissions.cut(end)
+                await self._files.truncate(end)
+            case inputs.StartSync():
+                self._sync_due = effect
+                if not self._syncing:
+                    self._syncing = True
+                    self._go(self._sync())
+            case inputs.StorePiece(snapshot=point, position=position, piece=piece):
+                await self._files.store_piece(point, position, piece)
+            case inputs.Install(snapshot=point):
+                self.submissions.cut(0)
+                voters = await self._files.install(point)
+                self._take(inputs.SnapshotInstalled(point, voters))
+            case _:
+                await self._say(effect)
+
+    async def _say(self, effect: Effect) -> None:
+        match effect:
+            case inputs.Send():
+                self._go(self._send(effect))
+            case inputs.Probe(serial=serial, endpoints=endpoints):
+                self._go(self._probe(serial, endpoints))
+            case inputs.Reply(token=token, answer=answer):
+                self._reply(token, answer)
+            case inputs.ReplyRecords(token=token, answer=answer, offset=offset, end=end):
+                self._reply(token, await self._with_records(answer, offset, end))
+            case inputs.ReplySnapshot(token=token, answer=answer):
+                self._reply(token, await self._with_piece(answer, effect))
+            case _:
+                self._tell(effect)
+
+    def _tell(self, effect: Effect) -> None:
+        match effect:
+            case inputs.Accept(token=token, base=base):
+                self.submissions.accepted(token, base)
+            case inputs.Refuse(token=token, leader=leader):
+                self.submissions.refused(token, leader)
+            case inputs.Commit(end=end):
+                for call in self.on_commit:
+                    call(end)
+            case inputs.Alarm(kind=kind, message=message):
+                self.alarms[kind] = self.alarms.get(kind, 0) + 1
+                _log.warning("a quorum is not in health", kind=kind, what=message)
+            case inputs.Fail(message=message):
+                raise StorageUnavailable(message, retry=False)
+            case _:
+                raise AssertionError(effect)
+
+    async def _write(self, batch: Batch, token: int | None) -> None:
+        if token is not None:
+            payload = self.submissions.payload(token)
+            batch = msgspec.structs.replace(batch, payload=payload)
+        data = log_batches.build(batch, timestamp_ms=self._clock.now_ms())
+        await self._files.write(msgspec.structs.replace(batch, payload=data))
+
+    def _go(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._beside.add(task)
+        task.add_done_callback(self._beside.discard)
+
+    async def _sync(self) -> None:
+        """Sync until nothing newer was asked for; what failed once is never synced again."""
+        try:
+            while (due := self._sync_due) is not None:
+                self._sync_due = None
+                await self._files.sync()
+                self._take(inputs.Synced(due.end, due.cuts))
+        except (OSError, RlmmError) as error:
+            self._broken = error
+            self._bell.set()
+        finally:
+            self._syncing = False
+
+    def _reply(self, token: int, answer: Answer) -> None:
+        future = self._waiting.get(token)
+        if future is not None and not future.done():
+            future.set_result(answer)
+
+    async def _send(self, effect: inputs.Send) -> None:
+        endpoints = effect.endpoints
+        if effect.to is None or not endpoints:
+            endpoints = self._a_bootstrap_server()
+        try:
+            answer = await self._links.ask(effect.request, endpoints)
+        except Unreachable as error:
+            self._take(Unanswered(effect.serial, refused=error.refused))
+        else:
+            self._take(Answered(effect.serial, answer))
+
+    def _a_bootstrap_server(self) -> tuple[Endpoint, ...]:
+        known = self._options.bootstrap
+        if not known:
+            return ()
+        self._bootstrap_at = (self._bootstrap_at + 1) % len(known)
+        return (known[self._bootstrap_at],)
+
+    async def _probe(self, serial: int, endpoints: tuple[Endpoint, ...]) -> None:
+        try:
+            versions = await self._links.versions(endpoints)
+        except Unreachable:
+            self._take(Unanswered(serial))
+        else:
+            self._take(inputs.Reachable(serial, versions))
+
+    async def _with_records(self, answer: Answer, offset: int, end: int) -> Answer:
+        assert isinstance(answer, FetchAnswer), "records answer a fetch"
+        data = await self._files.read(offset, end, FETCH_BYTES_MAX)
+        batch = Batch(offset, max(1, end - offset), answer.epoch, payload=data)
+        return msgspec.structs.replace(answer, batches=(batch,) if data else ())
+
+    async def _with_piece(self, answer: Answer, effect: inputs.ReplySnapshot) -> Answer:
+        assert isinstance(answer, FetchSnapshotAnswer), "a piece answers a snapshot's fetch"
+        try:
+            size, piece = await self._files.read_piece(
+                effect.snapshot, effect.position, SNAPSHOT_BYTES_MAX
+            )
+        except SnapshotGone:
+            return msgspec.structs.replace(answer, error=Code.SNAPSHOT_NOT_FOUND)
+        if not 0 <= effect.position < size:
+            return msgspec.structs.replace(answer, error=Code.POSITION_OUT_OF_RANGE)
+        return msgspec.structs.replace(
+            answer, snapshot=effect.snapshot, size=size, position=effect.position, piece=piece
+        )
