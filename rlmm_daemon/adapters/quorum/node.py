@@ -110,8 +110,12 @@ class Node:
             OutcomeUnknown: it led no more before they were committed.
         """
         waiting = self.submissions.add(records)
-        self._bell.set()
+        self.nudge()
         return await waiting
+
+    def nudge(self) -> None:
+        """Look whether something was submitted."""
+        self._bell.set()
 
     def snapshot_made(self, done: inputs.SnapshotMade | inputs.StartMoved) -> None:
         """Know of a snapshot that this replica made, or of what it removed."""

@@ -31,6 +31,8 @@ class ReplicaOptions(msgspec.Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     #: 0: whichever is free, which only tests can want.
     port: int = 0
+    #: What others are told, where that is another address (a proxy, a name); None: host and port.
+    advertised: Endpoint | None = None
     listener: str = "QUORUM"
     #: Whom it asks who leads, while it knows nobody better.
     bootstrap: tuple[Endpoint, ...] = ()
@@ -72,12 +74,12 @@ async def running(
     listener = Listener(acceptor)
     try:
         port = listener.bind(options.host, options.port)
-        here = (Endpoint(options.listener, options.host, port),)
+        here = options.advertised or Endpoint(options.listener, options.host, port)
         node = Node(
             files,
             links,
             clock,
-            NodeOptions(endpoints=here, bootstrap=options.bootstrap, timing=timing),
+            NodeOptions(endpoints=(here,), bootstrap=options.bootstrap, timing=timing),
         )
         service = Service(node, group, lambda: (clock.now_ms(), int(clock.monotonic() * 1000)))
         async with asyncio.TaskGroup() as tasks:
