@@ -251,20 +251,18 @@ class Mixed:
 
         def led() -> bool:
             replica = self.nodes[seen_by].replica
-            if replica is None or replica.leader not in numbers:
+            if replica.leader not in numbers:
                 return False
             begun = [first for epoch, first in replica.log.epochs if epoch == replica.epoch]
             return bool(begun) and replica.committed > begun[0]
 
         await self.until(led, f"replica {numbers} leads")
-        replica = self.nodes[seen_by].replica
-        assert replica is not None
-        assert replica.leader is not None
-        return replica.leader
+        leader = self.nodes[seen_by].replica.leader
+        assert leader is not None
+        return leader
 
     def leads(self, number: int = 3) -> bool:
-        replica = self.nodes[number].replica
-        return replica is not None and isinstance(replica.role, Leader)
+        return isinstance(self.nodes[number].replica.role, Leader)
 
 
 @asynccontextmanager

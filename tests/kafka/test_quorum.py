@@ -17,9 +17,7 @@ RECORD = (None, b"z" * 256)
 
 async def same_logs(quorum: Mixed, *numbers: int) -> None:
     """Stop what writes, and compare what is committed, byte by byte."""
-    replica = quorum.nodes[3].replica
-    assert replica is not None
-    committed = replica.committed
+    committed = quorum.nodes[3].replica.committed
     await quorum.stop()
     for number in tuple(quorum.jvms):
         quorum.kill_jvm(number)

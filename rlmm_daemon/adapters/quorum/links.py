@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, TypeVar
 
-from rlmm_daemon.adapters.quorum import wire
+from rlmm_daemon.adapters.quorum import wire, wire_answers
 from rlmm_daemon.adapters.quorum.handshake import Dialer, Stream
 from rlmm_daemon.adapters.quorum.wire import Group
 from rlmm_daemon.codec.kraft import apis, headers
@@ -77,7 +77,9 @@ class Link:
         """Send a request and return its answer's body."""
         self._correlation = correlation = self._correlation + 1 & 0x7FFFFFFF
         body = api.pack_request(version, message)
-        self._stream.writer.write(headers.pack_request(api, version, correlation, CLIENT, body))
+        self._stream.writer.write(
+            headers.pack_request(api, version, correlation, body, client=CLIENT)
+        )
         await self._stream.writer.drain()
         frame = await self._stream.frame(headers.FRAME_BYTES_MAX)
         return headers.read_answer(api, version, correlation, frame)
@@ -113,7 +115,7 @@ class Links:
                 return answer_to(request)(error=Code.UNSUPPORTED_VERSION, epoch=epoch)
             message = wire.request_message(self._group, request)
             body = await link.exchange(api, version, message)
-            return wire.read_answer(self._group, request, version, body)
+            return wire_answers.read_answer(self._group, request, version, body)
 
         waits = isinstance(request, FetchRequest | FetchSnapshotRequest)
         return await self._over(endpoints, exchange, waits=waits)

@@ -84,6 +84,8 @@ class Listener:
             _log.warning("a quorum connection is closed", peer=_name(writer), error=error.message)
         except asyncio.CancelledError:
             pass  # it is this listener's own end
+        except Exception:  # noqa: BLE001 - a bug ends its request, never the replica
+            _log.exception("a quorum request ended by a bug", peer=_name(writer))
         finally:
             self._connections.discard(task)
             writer.close()

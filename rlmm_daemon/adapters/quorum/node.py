@@ -1,4 +1,4 @@
-"""One replica at work: the task that feeds the core what happens, and obeys what it says.
+"""Task of a replica: it feeds the core what happens, and obeys what it says.
 
 Inputs are taken one at a time, and everything that one leads to is done before the next: a state is
 on the disk before what follows it is sent. Only syncs of the log, requests to others and the
@@ -17,23 +17,20 @@ import structlog
 
 from rlmm_daemon.adapters.quorum.links import Links, Unreachable
 from rlmm_daemon.adapters.quorum.replica_files import ReplicaFiles
+from rlmm_daemon.adapters.quorum.serving import with_piece, with_records
 from rlmm_daemon.adapters.quorum.submitting import Submissions
-from rlmm_daemon.adapters.quorum.wire import FETCH_BYTES_MAX, SNAPSHOT_BYTES_MAX
 from rlmm_daemon.codec.kraft import log_batches
 from rlmm_daemon.core.raft import inputs
 from rlmm_daemon.core.raft.inputs import Answered, Asked, Effect, Input, Moment, Peer, Unanswered
 from rlmm_daemon.core.raft.log_facts import Batch
 from rlmm_daemon.core.raft.messages import (
     Answer,
-    Code,
-    FetchAnswer,
-    FetchSnapshotAnswer,
     Request,
 )
 from rlmm_daemon.core.raft.roles import Leader, Replica, Resigned, Timing
 from rlmm_daemon.core.raft.step import deadline, start, step
 from rlmm_daemon.core.raft.voters import Endpoint
-from rlmm_daemon.domain.errors import RlmmError, SnapshotGone, StorageUnavailable
+from rlmm_daemon.domain.errors import RlmmError, StorageUnavailable
 from rlmm_daemon.ports.clock import Clock
 
 #: Requests of others that wait for their turn; more are told to come back.
@@ -77,7 +74,7 @@ class Node:
         #: What a sync met: nothing more is written then.
         self._broken: Exception | None = None
         self._bootstrap_at = 0
-        self.replica: Replica | None = None
+        self._replica: Replica | None = None
         #: There is a replica.
         self.started = asyncio.Event()
         self.submissions = Submissions()
@@ -85,6 +82,12 @@ class Node:
         self.on_commit: list[Callable[[int], None]] = [self.submissions.committed]
         #: Counted since the start, by kind.
         self.alarms: dict[str, int] = {}
+
+    @property
+    def replica(self) -> Replica:
+        """The replica as it is by now, once it has `started`."""
+        assert self._replica is not None, "it has started"
+        return self._replica
 
     # What others ask.
 
@@ -131,7 +134,7 @@ class Node:
             StorageUnavailable: going on would lose what was acknowledged.
         """
         files = self._files
-        self.replica, effects = start(
+        self._replica, effects = start(
             me=files.key,
             cluster_id=files.cluster_id,
             saved=files.saved,
@@ -146,7 +149,7 @@ class Node:
             await self._obey(effects)
             while True:
                 for happened in await self._next():
-                    self.replica, effects = step(self.replica, happened, self._now())
+                    self._replica, effects = step(self.replica, happened, self._now())
                     await self._obey(effects)
         except OSError:
             await self._say_good_bye()
@@ -158,7 +161,7 @@ class Node:
         """Have somebody else lead, before this process ends: at most half a second."""
         self._take(inputs.Resign())
         until = self._clock.monotonic() + _GOOD_BYE_SECONDS
-        while self.replica is not None and self._clock.monotonic() < until:
+        while self._clock.monotonic() < until:
             match self.replica.role:
                 case Leader():
                     pass
@@ -170,8 +173,7 @@ class Node:
 
     async def _say_good_bye(self) -> None:
         """Tell the others that this disk failed, without a word to the disk."""
-        assert self.replica is not None
-        self.replica, effects = step(self.replica, inputs.Resign(), self._now())
+        self._replica, effects = step(self.replica, inputs.Resign(), self._now())
         for effect in effects:
             if isinstance(effect, inputs.Send):
                 self._go(self._send(effect))
@@ -187,7 +189,6 @@ class Node:
 
     async def _next(self) -> list[Input]:
         """Return what happened, as soon as something has, or time has gone by."""
-        assert self.replica is not None
         while not self._inbox and not self.submissions.are_new:
             if self._broken is not None:
                 raise self._broken
@@ -251,9 +252,9 @@ class Node:
             case inputs.Reply(token=token, answer=answer):
                 self._reply(token, answer)
             case inputs.ReplyRecords(token=token, answer=answer, offset=offset, end=end):
-                self._reply(token, await self._with_records(answer, offset, end))
+                self._reply(token, await with_records(self._files, answer, offset, end))
             case inputs.ReplySnapshot(token=token, answer=answer):
-                self._reply(token, await self._with_piece(answer, effect))
+                self._reply(token, await with_piece(self._files, answer, effect))
             case _:
                 self._tell(effect)
 
@@ -329,23 +330,3 @@ class Node:
             self._take(Unanswered(serial))
         else:
             self._take(inputs.Reachable(serial, versions))
-
-    async def _with_records(self, answer: Answer, offset: int, end: int) -> Answer:
-        assert isinstance(answer, FetchAnswer), "records answer a fetch"
-        data = await self._files.read(offset, end, FETCH_BYTES_MAX)
-        batch = Batch(offset, max(1, end - offset), answer.epoch, payload=data)
-        return msgspec.structs.replace(answer, batches=(batch,) if data else ())
-
-    async def _with_piece(self, answer: Answer, effect: inputs.ReplySnapshot) -> Answer:
-        assert isinstance(answer, FetchSnapshotAnswer), "a piece answers a snapshot's fetch"
-        try:
-            size, piece = await self._files.read_piece(
-                effect.snapshot, effect.position, SNAPSHOT_BYTES_MAX
-            )
-        except SnapshotGone:
-            return msgspec.structs.replace(answer, error=Code.SNAPSHOT_NOT_FOUND)
-        if not 0 <= effect.position < size:
-            return msgspec.structs.replace(answer, error=Code.POSITION_OUT_OF_RANGE)
-        return msgspec.structs.replace(
-            answer, snapshot=effect.snapshot, size=size, position=effect.position, piece=piece
-        )

@@ -1,9 +1,9 @@
-"""What a quorum's listener answers: replicas' requests by the core, operators' from its state."""
+"""Answers of a quorum's listener: to replicas by the core, to operators from its state."""
 
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from rlmm_daemon.adapters.quorum import wire
+from rlmm_daemon.adapters.quorum import wire, wire_answers
 from rlmm_daemon.adapters.quorum.listener import spoken_here
 from rlmm_daemon.adapters.quorum.node import Node
 from rlmm_daemon.adapters.quorum.wire import Group, OtherTopic
@@ -59,16 +59,15 @@ class Service:
         try:
             incoming = wire.read_request(self._group, head.api, head.version, head.body)
         except OtherTopic:
-            return wire.refusal(head.api, Code.INVALID_REQUEST)
+            return wire_answers.refusal(head.api, Code.INVALID_REQUEST)
         try:
             answer = await self._node.ask(incoming.request, peer, incoming.cluster_id)
         except StorageUnavailable:
-            return wire.refusal(head.api, Code.BROKER_NOT_AVAILABLE)
-        return wire.answer_message(self._group, head.api, answer)
+            return wire_answers.refusal(head.api, Code.BROKER_NOT_AVAILABLE)
+        return wire_answers.answer_message(self._group, head.api, answer)
 
     async def _submit(self, message: Message, peer: Peer) -> Message:
         replica = self._node.replica
-        assert replica is not None, "it listens only while it runs"
         said = {"LeaderId": _id(replica.leader), "LeaderEpoch": replica.epoch}
         if message["ClusterId"] != self._group.cluster_id:
             return {"ErrorCode": Code.INCONSISTENT_CLUSTER_ID}
@@ -89,7 +88,6 @@ class Service:
 
     def _describe(self, message: Message) -> Message:
         replica = self._node.replica
-        assert replica is not None, "it listens only while it runs"
         topics = []
         for topic in message["Topics"]:
             known = topic["TopicName"] in (self._group.topic, _KAFKAS_TOPIC)
@@ -112,7 +110,7 @@ class Service:
 
     def _partition(self, replica: Replica, index: int, *, known: bool) -> Message:
         if not known or index != 0:
-            return {"PartitionIndex": index, "ErrorCode": wire.UNKNOWN_TOPIC}
+            return {"PartitionIndex": index, "ErrorCode": wire_answers.UNKNOWN_TOPIC}
         role = replica.role
         if not isinstance(role, Leader):
             return {"PartitionIndex": index, "ErrorCode": Code.NOT_LEADER_OR_FOLLOWER}
@@ -143,7 +141,6 @@ class Service:
 
     def _cluster(self, message: Message) -> Message:
         replica = self._node.replica
-        assert replica is not None, "it listens only while it runs"
         nodes = [
             {"BrokerId": voter.key.id, "Host": each.host, "Port": each.port}
             for voter in replica.in_force.voters

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+from rlmm_daemon.codec.kraft import fetch_api
 from rlmm_daemon.codec.kraft.schema import (
     BOOL,
     BYTES,
@@ -27,7 +28,6 @@ from rlmm_daemon.codec.kraft.schema import (
     Fields,
 )
 
-INT64_MAX: Final = (1 << 63) - 1
 _NO_OPERATIONS: Final = -(1 << 31)
 
 _CLUSTER: Final = Field("ClusterId", NULLABLE_STRING)
@@ -52,125 +52,10 @@ _NODE_ENDPOINTS: Final = Field(
     since=1,
     tag=0,
 )
-_CURRENT_LEADER: Final = Fields(
-    Field("LeaderId", INT32, default=-1), Field("LeaderEpoch", INT32, default=-1)
-)
 _LEADS: Final = (Field("LeaderId", INT32), Field("LeaderEpoch", INT32))
 _PARTITION: Final = Field("PartitionIndex", INT32)
 
-FETCH: Final = Api(
-    1,
-    "Fetch",
-    17,
-    18,
-    Fields(
-        Field("MaxWaitMs", INT32),
-        Field("MinBytes", INT32),
-        Field("MaxBytes", INT32, default=0x7FFFFFFF),
-        Field("IsolationLevel", INT8),
-        Field("SessionId", INT32),
-        Field("SessionEpoch", INT32, default=-1),
-        Field(
-            "Topics",
-            Array(
-                Fields(
-                    Field("TopicId", UUID),
-                    Field(
-                        "Partitions",
-                        Array(
-                            Fields(
-                                Field("Partition", INT32),
-                                Field("CurrentLeaderEpoch", INT32, default=-1),
-                                Field("FetchOffset", INT64),
-                                Field("LastFetchedEpoch", INT32, default=-1),
-                                Field("LogStartOffset", INT64, default=-1),
-                                Field("PartitionMaxBytes", INT32),
-                                Field("ReplicaDirectoryId", UUID, 17, tag=0),
-                                Field("HighWatermark", INT64, 18, tag=1, default=INT64_MAX),
-                            )
-                        ),
-                    ),
-                )
-            ),
-        ),
-        Field(
-            "ForgottenTopicsData",
-            Array(Fields(Field("TopicId", UUID), Field("Partitions", Array(INT32)))),
-        ),
-        Field("RackId", STRING),
-        Field("ClusterId", NULLABLE_STRING, tag=0),
-        Field(
-            "ReplicaState",
-            Fields(Field("ReplicaId", INT32, default=-1), Field("ReplicaEpoch", INT64, default=-1)),
-            tag=1,
-        ),
-    ),
-    Fields(
-        _THROTTLE,
-        _ERROR,
-        Field("SessionId", INT32),
-        Field(
-            "Responses",
-            Array(
-                Fields(
-                    Field("TopicId", UUID),
-                    Field(
-                        "Partitions",
-                        Array(
-                            Fields(
-                                _PARTITION,
-                                _ERROR,
-                                Field("HighWatermark", INT64),
-                                Field("LastStableOffset", INT64, default=-1),
-                                Field("LogStartOffset", INT64, default=-1),
-                                Field(
-                                    "AbortedTransactions",
-                                    Array(
-                                        Fields(
-                                            Field("ProducerId", INT64), Field("FirstOffset", INT64)
-                                        ),
-                                        nullable=True,
-                                    ),
-                                ),
-                                Field("PreferredReadReplica", INT32, default=-1),
-                                Field("Records", NULLABLE_BYTES),
-                                Field(
-                                    "DivergingEpoch",
-                                    Fields(
-                                        Field("Epoch", INT32, default=-1),
-                                        Field("EndOffset", INT64, default=-1),
-                                    ),
-                                    tag=0,
-                                ),
-                                Field("CurrentLeader", _CURRENT_LEADER, tag=1),
-                                Field(
-                                    "SnapshotId",
-                                    Fields(
-                                        Field("EndOffset", INT64, default=-1),
-                                        Field("Epoch", INT32, default=-1),
-                                    ),
-                                    tag=2,
-                                ),
-                            )
-                        ),
-                    ),
-                )
-            ),
-        ),
-        Field(
-            "NodeEndpoints",
-            Array(
-                Fields(
-                    Field("NodeId", INT32),
-                    Field("Host", STRING),
-                    Field("Port", INT32),
-                    Field("Rack", NULLABLE_STRING),
-                )
-            ),
-            tag=0,
-        ),
-    ),
-)
+FETCH: Final = fetch_api.FETCH
 
 SASL_HANDSHAKE: Final = Api(
     17,

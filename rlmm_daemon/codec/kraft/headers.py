@@ -43,7 +43,7 @@ class RequestHead(NamedTuple):
     body: bytes
 
 
-def pack_request(api: Api, version: int, correlation: int, client: str, body: bytes) -> bytes:
+def pack_request(api: Api, version: int, correlation: int, body: bytes, *, client: str) -> bytes:
     """Return a request with its size."""
     name = client.encode()
     head = _REQUEST.pack(api.key, version, correlation, len(name)) + name

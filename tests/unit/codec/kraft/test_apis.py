@@ -99,7 +99,7 @@ def snake(name: str) -> str:
     return words.removesuffix("_ms")
 
 
-def agrees(ours: object, theirs: object, where: str) -> None:
+def agrees(ours: object, theirs: Any, where: str) -> None:
     """Check that both say the same, field by field, under the same names."""
     if isinstance(ours, Mapping):
         told = {each.name: getattr(theirs, each.name) for each in dataclasses.fields(theirs)}
