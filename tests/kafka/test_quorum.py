@@ -5,12 +5,16 @@
 | a diverging tail of a leader that was cut off | `TestRaftServer` cut off | ours cut off |
 | another cluster's id | `TestRaftServer` asks ours | ours asks `TestRaftServer` |
 | leaders killed in turn | `TestRaftServer` | `TestRaftServer` |
+| a snapshot to catch up with | `TestRaftServer` loses its disk | real controllers |
+| voters added and removed | no peer: controllers take their own records only | real controllers |
 """
 
 from pathlib import Path
 
 from rlmm_daemon.domain.errors import OutcomeUnknown
+from tests.kafka.controllers_rig import OURS, as_text, controllers, metadata_quorum
 from tests.kafka.quorum_rig import EAGER, PATIENT, Mixed, log_of, mixed
+from tests.support.quorum import CALM, quorum_of_ours
 
 RECORD = (None, b"z" * 256)
 
@@ -109,6 +113,26 @@ async def test_ours_leads_and_their_tail_diverged(tmp_path: Path) -> None:
         await same_logs(quorum, 1, 2, 3)
 
 
+async def test_theirs_catches_up_with_a_snapshot_of_ours(tmp_path: Path) -> None:
+    async with mixed(tmp_path) as quorum:
+        await quorum.format()
+        node = await quorum.start(timing=EAGER)
+        quorum.start_jvm(1)
+        await quorum.until(quorum.leads, "ours leads")
+        for _ in range(20):
+            await node.submit([RECORD])
+        point = await node.make_snapshot([RECORD] * 20)
+        await node.begin_at(point)
+        await node.submit([RECORD])
+        quorum.start_jvm(2)
+        name = f"{point.end:020}-{point.epoch:010}.checkpoint"
+        await quorum.until((quorum.log(2) / name).exists, "it fetched the snapshot")
+        await quorum.until(lambda: point.end in log_of(quorum.log(2)), "and goes on behind it")
+        assert (quorum.log(2) / name).read_bytes() == (quorum.log(3) / name).read_bytes()
+        assert min(log_of(quorum.log(2))) == point.end
+        assert not node.alarms
+
+
 async def test_another_cluster_is_refused_by_both(tmp_path: Path) -> None:
     async with mixed(tmp_path) as quorum:
         for number in (1, 2):
@@ -122,3 +146,71 @@ async def test_another_cluster_is_refused_by_both(tmp_path: Path) -> None:
         assert node.replica.log.end == 0
         assert not quorum.leads()
         assert all(jvm.poll() is None for jvm in quorum.jvms.values())
+
+
+async def test_ours_is_the_fourth_voter_of_real_controllers(tmp_path: Path) -> None:
+    """Snapshot catch-up, add and remove, where theirs leads: TestRaftServer has neither."""
+    async with controllers(tmp_path) as quorum:
+        told = await quorum.described(lambda d: d.high_watermark > 0, "theirs have a leader")
+        assert len(told.voters) == 3
+        await quorum.until(lambda: bool(quorum.snapshots(told.leader)), "it made a snapshot")
+        node = await quorum.join()
+        await quorum.described(
+            lambda d: any(each.key.id == OURS for each in d.observers), "ours observes"
+        )
+        await quorum.until(lambda: node.replica.log.start > 0, "a snapshot was fetched")
+        await quorum.client().add_voter(quorum.voter())
+        await quorum.until(lambda: node.replica.is_voter, "ours counts itself")
+        shown = await quorum.tool("describe", "--replication")
+        assert any(
+            line.split()[0] == str(OURS) and "Follower" in line for line in shown.splitlines()[1:]
+        )
+        leader = (await quorum.client().describe()).leader
+        quorum.kill(leader)
+        after = await quorum.described(
+            lambda d: d.leader != leader and d.high_watermark > 0, "three of four elect"
+        )
+        committed = node.replica.committed
+        await quorum.until(lambda: node.replica.committed > committed, "and commit, with ours")
+        assert after.leader != OURS
+        quorum.start(leader)
+        await quorum.tool(
+            "remove-controller",
+            "--controller-id",
+            str(OURS),
+            "--controller-directory-id",
+            as_text(OURS),
+        )
+        await quorum.until(lambda: not node.replica.is_voter, "ours observes again")
+        assert not node.alarms
+
+
+async def test_kafkas_tool_shows_and_changes_a_quorum_of_ours(tmp_path: Path) -> None:
+    async with quorum_of_ours(tmp_path, observers=1, timing=CALM) as quorum:
+        leader = await quorum.until_led()
+        await quorum.nodes[leader].submit([RECORD])
+        servers = ",".join(f"127.0.0.1:{quorum.ports[n]}" for n in (1, 2, 3))
+        status = await metadata_quorum(servers, "describe", "--status")
+        assert f"LeaderId:               {leader}" in status.splitlines()
+        assert "HighWatermark" in status
+        shown = await metadata_quorum(servers, "describe", "--replication")
+        roles = [(line.split()[0], line.split()[-1]) for line in shown.splitlines()[1:] if line]
+        assert sorted(roles) == sorted(
+            (str(n), "Leader" if n == leader else "Follower" if n < 4 else "Observer")
+            for n in (1, 2, 3, 4)
+        )
+        config = tmp_path / "added.properties"
+        config.write_text(
+            "process.roles=controller\nnode.id=4\ncontroller.listener.names=QUORUM\n"
+            f"controller.quorum.bootstrap.servers={servers}\n"
+            f"listeners=QUORUM://127.0.0.1:{quorum.ports[4]}\n"
+            "listener.security.protocol.map=QUORUM:PLAINTEXT\n"
+            f"log.dirs={quorum.directory(4)}\n"
+        )
+        await metadata_quorum(servers, "--command-config", str(config), "add-controller")
+        await quorum.until(lambda: quorum.nodes[4].replica.is_voter, "the fourth counts itself")
+        removed = 1 if leader != 1 else 2
+        gone = ("--controller-id", str(removed), "--controller-directory-id", as_text(removed))
+        await metadata_quorum(servers, "remove-controller", *gone)
+        await quorum.until(lambda: not quorum.nodes[removed].replica.is_voter, "it counts no more")
+        assert await quorum.nodes[await quorum.until_led()].submit([RECORD]) > 0
