@@ -1,9 +1,10 @@
 """Replicas of ours in one loop, over real sockets and on a real disk."""
 
 import asyncio
+import shutil
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -36,7 +37,8 @@ class Quorum:
         self.ports = dict(zip(numbers, _free_ports(len(numbers)), strict=True))
         self.disk, self.clock = LocalDisk(), SystemClock()
         self.nodes: dict[int, Node] = {}
-        self._stacks: dict[int, AsyncExitStack] = {}
+        self._lives: dict[int, asyncio.Task[None]] = {}
+        self._ends: dict[int, asyncio.Event] = {}
 
     def key(self, number: int) -> ReplicaKey:
         return ReplicaKey(number, bytes([number]) * 16)
@@ -73,14 +75,46 @@ class Quorum:
             bootstrap=tuple(self.address(n) for n in range(1, self.count + 1) if n != number),
             timing=self.timing,
         )
-        stack = AsyncExitStack()
-        node = await stack.enter_async_context(running(self.disk, self.clock, options))
-        self.nodes[number], self._stacks[number] = node, stack
-        return node
+        node: asyncio.Future[Node] = asyncio.get_running_loop().create_future()
+        self._ends[number] = ends = asyncio.Event()
+
+        async def live() -> None:
+            async with running(self.disk, self.clock, options) as runs:
+                node.set_result(runs)
+                await ends.wait()
+
+        self._lives[number] = life = asyncio.get_running_loop().create_task(live())
+        await asyncio.wait([node, life], return_when=asyncio.FIRST_COMPLETED)
+        if life.done():
+            life.result()
+        self.nodes[number] = node.result()
+        return self.nodes[number]
 
     async def stop(self, number: int) -> None:
+        """Have a replica say good-bye and end."""
+        self._ends[number].set()
+        await self._ended(number)
+
+    async def kill(self, number: int) -> None:
+        """End a replica without a word to anybody."""
+        self._lives[number].cancel()
+        with suppress(asyncio.CancelledError):
+            await self._ended(number)
+
+    async def _ended(self, number: int) -> None:
         del self.nodes[number]
-        await self._stacks.pop(number).aclose()
+        await self._lives.pop(number)
+
+    async def failed(self, number: int) -> None:
+        """Wait until a replica ends by itself, and raise what it ended of."""
+        await asyncio.wait([self._lives[number]], timeout=SECONDS)
+        assert self._lives[number].done()
+        await self._ended(number)
+
+    async def forget(self, number: int) -> None:
+        """Have a stopped replica lose its disk, and be formatted under another directory's id."""
+        shutil.rmtree(self.directory(number))
+        await self.format(number)
 
     async def until(self, holds: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + SECONDS
