@@ -1,5 +1,5 @@
 # Benchmarks
-.PHONY: bench-latency bench-scale bench-growth bench-growth-quick bench-s3 bench-cleaner bench-kafka bench-cluster bench-reconcile
+.PHONY: bench-quorum bench-latency bench-scale bench-growth bench-growth-quick bench-s3 bench-cleaner bench-kafka bench-cluster bench-reconcile
 
 bench-latency: install ## Look-ups at a fixed rate while the daemon works
 	$(BIN)/python -m tests.benchmarks.latency $(BENCH_ARGS)
@@ -35,3 +35,6 @@ bench-cluster: install plugin ## The same broker with the plugin, then with Kafk
 bench-reconcile: install-spark ## The job's joins beside plain ones and DuckDB, to ten million
 	$(BIN)/python -m tests.benchmarks.reconcile
 	$(BIN)/python -m tests.benchmarks.reconcile_listing
+
+bench-quorum: install ## A quorum's writes, failovers and catch-up beside Kafka's, in one run
+	$(BIN)/python -m tests.benchmarks.quorum $(BENCH_ARGS)

@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from deploy.dev.stack.kafka.cluster import _free_ports
 from rlmm_daemon.adapters.os.clock import SystemClock
@@ -84,7 +84,8 @@ class Quorum:
                 await ends.wait()
 
         self._lives[number] = life = asyncio.get_running_loop().create_task(live())
-        await asyncio.wait([node, life], return_when=asyncio.FIRST_COMPLETED)
+        both: list[asyncio.Future[Any]] = [node, life]
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         if life.done():
             life.result()
         self.nodes[number] = node.result()

@@ -47,8 +47,10 @@ async def test_what_is_submitted_is_on_every_disk(tmp_path: Path) -> None:
         offsets = [await leader.submit([(None, b"%d" % n)]) for n in range(20)]
         assert offsets == list(range(offsets[0], offsets[0] + 20))
         end = leader.replica.log.end
-        for node in quorum.nodes.values():
-            await quorum.until(lambda node=node: node.replica.committed == end, "all know of it")
+        await quorum.until(
+            lambda: {node.replica.committed for node in quorum.nodes.values()} == {end},
+            "all know of it",
+        )
         assert held(quorum, 1) == held(quorum, 2) == held(quorum, 3)
         assert values(quorum, 1) == [b"%d" % n for n in range(20)]
 
