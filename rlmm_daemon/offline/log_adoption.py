@@ -13,6 +13,7 @@ from rlmm_daemon.config import Config, EmbeddedLog
 from rlmm_daemon.core.partitioner import PARTITIONER_ID
 from rlmm_daemon.daemon.base.state_directory import StateDirectory
 from rlmm_daemon.daemon.bucket import acceptance
+from rlmm_daemon.daemon.bucket.owed import owe
 from rlmm_daemon.daemon.bucket.recorded_log import RecordedLog
 from rlmm_daemon.domain.errors import ConfigError, Malformed, UnsupportedProtocol
 from rlmm_daemon.domain.ids import BrokerId, TopicId, uuid_bytes, uuid_text
@@ -54,7 +55,7 @@ async def adopt(
     state = StateDirectory(disk, config.daemon.state_dir)
     try:
         await state.open()
-        await _name_in_marker(config, identity, hold_before_ms)
+        await _name_in_marker(config, identity, state, hold_before_ms)
         await state.write(
             Identity(
                 cluster_id=identity.cluster_id,
@@ -135,21 +136,25 @@ async def refuse_beside_a_daemon(config: Config) -> None:
 
 
 async def _name_in_marker(
-    config: Config, identity: LogIdentity, hold_before_ms: int | None
+    config: Config, identity: LogIdentity, state: StateDirectory, hold_before_ms: int | None
 ) -> None:
+    topic_id, broker_id = uuid_text(identity.topic_id), config.daemon.broker_id
+    cluster_id = identity.cluster_id or config.daemon.cluster_id
+    hold = None
+    if hold_before_ms is not None:
+        hold = Hold(metadata_partition=None, before_ms=hold_before_ms, broker_id=broker_id)
     storage = adapters.storage_of(config, random.Random())  # noqa: S311 - names and jitter
     if storage is None:
+        await owe(
+            state,
+            acceptance.naming(topic_id, hold),
+            identity,
+            cluster_id=cluster_id,
+            now_ms=SystemClock().now_ms(),
+            broker_id=broker_id,
+        )
         return
     try:
-        hold = None
-        if hold_before_ms is not None:
-            broker_id = config.daemon.broker_id
-            hold = Hold(metadata_partition=None, before_ms=hold_before_ms, broker_id=broker_id)
-        await acceptance.name_log(
-            storage.bucket,
-            uuid_text(identity.topic_id),
-            cluster_id=identity.cluster_id or config.daemon.cluster_id,
-            hold=hold,
-        )
+        await acceptance.name_log(storage.bucket, topic_id, cluster_id=cluster_id, hold=hold)
     finally:
         await storage.backend.close()

@@ -22,6 +22,7 @@ from rlmm_daemon.config.model import RELOADED
 from rlmm_daemon.daemon.base.crash_guard import CrashGuard
 from rlmm_daemon.daemon.base.services import Services
 from rlmm_daemon.daemon.base.state_directory import LOCK, StateDirectory
+from rlmm_daemon.daemon.bucket.owed import NoBucket
 from rlmm_daemon.daemon.bucket.presence import Author
 from rlmm_daemon.daemon.bucket.recorded_log import RecordedLog
 from rlmm_daemon.daemon.bucket.storage_keeper import StorageKeeper
@@ -29,6 +30,7 @@ from rlmm_daemon.daemon.cleaner.cluster_view import ClusterFacts, ClusterView
 from rlmm_daemon.daemon.cleaner.left_behind import LeftBehind
 from rlmm_daemon.daemon.cleaner.report import Report
 from rlmm_daemon.daemon.copying.copier import Copier
+from rlmm_daemon.daemon.following.bucket_record import BucketRecord
 from rlmm_daemon.daemon.metadata.manager import Manager
 from rlmm_daemon.daemon.operator.admin import AdminServer
 from rlmm_daemon.daemon.operator.facts import StorageView
@@ -132,18 +134,25 @@ class Daemon:
             clock=self._clock,
             rng=self._rng,
             options=manager_options_of(self._config),
-            bucket=None
-            if self._storage is None
-            else RecordedLog(
-                self._storage.backend,
-                self._storage.bucket,
-                broker_id=self._config.daemon.broker_id,
-                cluster_id=self._config.daemon.cluster_id,
-                now_ms=self._clock.now_ms,
-                state=StateDirectory(self.disk, self._config.daemon.state_dir),
-            ),
+            bucket=self._recorded(),
             quarantined=self._guard.quarantined(),
             metrics=self._metrics.log,
+        )
+
+    def _recorded(self) -> BucketRecord:
+        """Return what is asked of the log, and told of accepted losses, beside the log itself."""
+        state = StateDirectory(self.disk, self._config.daemon.state_dir)
+        ours = self._config.daemon
+        broker_id, cluster_id, now_ms = ours.broker_id, ours.cluster_id, self._clock.now_ms
+        if self._storage is None:
+            return NoBucket(state, broker_id=broker_id, cluster_id=cluster_id, now_ms=now_ms)
+        return RecordedLog(
+            self._storage.backend,
+            self._storage.bucket,
+            broker_id=broker_id,
+            cluster_id=cluster_id,
+            now_ms=now_ms,
+            state=state,
         )
 
     async def _serve_rooms(self, manager: Manager, jobs: asyncio.TaskGroup) -> None:

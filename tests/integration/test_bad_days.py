@@ -164,6 +164,46 @@ def test_a_flipped_bit_in_an_acknowledged_finish_costs_no_object_and_the_segment
         it.serves(0)
 
 
+def test_a_loss_that_was_accepted_without_a_storage_holds_its_objects_once_there_is_one(
+    tmp_path, forks
+):
+    """Metadata alone was served for a while, beside a bucket that nobody could write to."""
+    settings = {"cleaner.interval_seconds": 1, "copy.deadline_seconds": 1}
+    config, stored = tmp_path / "rlmm.toml", CONFIG.read_text("utf-8")
+    alone = stored.replace('kind = "local"\ndirectory = "var/remote"\n', 'kind = "none"\n')
+    config.write_text(stored, "utf-8")
+    it = make(tmp_path, forks, settings, config)
+    with it.daemon:
+        it.stock()
+        segment_id = it.copied(0)[0].metadata.segment_id
+        it.daemon.kill()
+        for snapshot in it.snapshots:
+            snapshot.unlink()
+        flip(*finish_of(it, segment_id))
+        config.write_text(alone, "utf-8")
+        it.start()
+        number = str(it.number(0))
+        eventually(lambda: it.explain(0)["cause"], lambda cause: cause == "log_corrupt")
+        assert it.rlmm("log", "repair", number).exit_code == 1
+        eventually(lambda: it.explain(0)["cause"], lambda cause: cause == "history_lost")
+        assert it.rlmm("partition", "accept-loss", number, "--yes").exit_code == 0
+        eventually(lambda: it.row(0)["state"], lambda state: state == "ready")
+        assert it.daemon.stop() == 0
+        config.write_text(stored, "utf-8")
+        it.daemon.start()
+        anew = 2_000_000_000_000  # the broker was started anew since, and gave up all its copies
+        with it.broker(incarnation=anew) as broker, it.broker("storage", anew):
+            broker.replace_assignment(it.orders, [])
+            cleaner = eventually(
+                lambda: it.json("cleanup"), lambda told: told["stuck"] or told["deleted"]
+            )
+        assert [row["step"] for row in cleaner["stuck"]] == ["loss_accepted"]
+        name = uuid_text(segment_id)
+        assert sum(name in path.name for path in below(it.daemon.remote, "*")) == 5
+        assert it.rlmm("log", "recover", number, "--execute").exit_code == 0
+        it.serves(0)
+
+
 @pytest.mark.parametrize("known", ["by nothing else", "as begun"])
 def test_damage_of_the_very_last_batch_is_no_torn_tail_where_it_had_been_read(it, known):
     """A clean stop vouches for the end, and no snapshot knows the finish that stands in it."""

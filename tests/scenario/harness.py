@@ -71,6 +71,8 @@ def number_of(record: bytes) -> str:
 class _Bucket:
     """A bucket that does not answer."""
 
+    has_storage = True
+
     async def log(self) -> None:
         raise StorageUnavailable("the bucket does not answer")
 

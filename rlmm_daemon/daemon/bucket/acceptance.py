@@ -57,7 +57,7 @@ async def accept_loss(
             broker_id=loss.broker_id,
         ),
     )
-    accepted = _accepting(loss, gaps, hold, partition_count)
+    accepted = accepting(loss, gaps, hold, partition_count)
     if not await bucket.rewrite(accepted, cluster_id):
         bucket.unwritten.append(accepted)
         return accepted
@@ -128,17 +128,26 @@ async def name_log(
 
     def named(present: BucketMarker) -> BucketMarker:
         nonlocal holds
-        renamed = msgspec.structs.replace(present, metadata_topic_id=topic_id)
-        holds = hold is not None and renamed != present
-        if hold is None or renamed == present:
-            return renamed
-        return with_hold(renamed, hold)
+        holds = hold is not None and present.metadata_topic_id != topic_id
+        return naming(topic_id, hold)(present)
 
     if await bucket.rewrite(named, cluster_id) and hold is not None and holds:
         await bucket.hold_longer(hold, cluster_id)
 
 
-def _accepting(
+def naming(topic_id: str, hold: Hold | None) -> MarkerChange:
+    """Return what makes a log a marker's, with a hold unless it is that already."""
+
+    def named(present: BucketMarker) -> BucketMarker:
+        if present.metadata_topic_id == topic_id:
+            return present
+        renamed = msgspec.structs.replace(present, metadata_topic_id=topic_id)
+        return renamed if hold is None else with_hold(renamed, hold)
+
+    return named
+
+
+def accepting(
     loss: AcceptedLoss, gaps: Collection[AcceptedGap], hold: Hold, partition_count: int | None
 ) -> MarkerChange:
     """Return what puts an accepted loss into a marker, once however often it is done."""

@@ -6,14 +6,13 @@ import structlog
 from msgspec.structs import replace
 
 from rlmm_daemon.codec import marker
-from rlmm_daemon.codec.marker import MARKER_KEY, AcceptedGap, AcceptedLoss, BucketMarker, Presence
+from rlmm_daemon.codec.marker import MARKER_KEY, AcceptedGap, BucketMarker, Presence
 from rlmm_daemon.codec.state_files import Position
-from rlmm_daemon.core.disposal.holds import held_whole
 from rlmm_daemon.core.readiness.marker_verdict import REBUILD
 from rlmm_daemon.daemon.base.state_directory import StateDirectory
 from rlmm_daemon.daemon.bucket import acceptance, storage_clock
 from rlmm_daemon.daemon.bucket.bucket import Bucket
-from rlmm_daemon.daemon.bucket.live_marker import MarkerChange
+from rlmm_daemon.daemon.bucket.owed import gaps_of, loss_of, owe
 from rlmm_daemon.daemon.bucket.presence import present as every_presence
 from rlmm_daemon.daemon.following.bucket_record import BucketLog
 from rlmm_daemon.daemon.following.history import furthest
@@ -23,7 +22,6 @@ from rlmm_daemon.domain.ids import (
     MetadataPartition,
     TopicId,
     uuid_bytes,
-    uuid_text,
 )
 from rlmm_daemon.ports.event_log import LogIdentity, LogRange
 from rlmm_daemon.ports.storage import RemoteStorage
@@ -32,7 +30,9 @@ logger = structlog.get_logger(__name__)
 
 
 class RecordedLog:
-    """`daemon.following.fleet.BucketRecord` over a bucket."""
+    """`daemon.following.bucket_record.BucketRecord` over a bucket."""
+
+    has_storage = True
 
     def __init__(
         self,
@@ -174,53 +174,27 @@ class RecordedLog:
         now_ms, storages_ms = self._now_ms(), await self._storages_ms(cluster_id)
         unwritten = await acceptance.accept_loss(
             self._bucket,
-            AcceptedLoss(
-                metadata_partition=partition,
-                topic_id=uuid_text(identity.topic_id),
-                accepted_at_ms=now_ms if storages_ms is None else storages_ms,
+            loss_of(
+                partition,
+                identity,
+                at_ms=now_ms if storages_ms is None else storages_ms,
                 broker_id=self._broker_id,
             ),
-            [
-                AcceptedGap(
-                    metadata_partition=number,
-                    topic_id=uuid_text(identity.topic_id),
-                    start=gap.start,
-                    end=gap.end,
-                )
-                for number, some in gaps.items()
-                for gap in some
-            ],
+            gaps_of(identity, gaps),
             cluster_id=cluster_id,
             partition_count=identity.partition_count if partition is None else None,
             now_ms=now_ms,
         )
-        if unwritten is not None and cluster_id is not None:
-            await self._keep(unwritten, cluster_id, identity)
-
-    async def _keep(self, change: MarkerChange, cluster_id: str, identity: LogIdentity) -> None:
-        """Keep a change for the marker that is made next, which this process may not live to make.
-
-        Raises:
-            OSError: it was not written.
-        """
-        fresh = BucketMarker(
-            cluster_id=cluster_id,
-            partition_count=identity.partition_count,
-            metadata_topic_id=uuid_text(identity.topic_id),
-        )
-        # In the copy for whoever rebuilds the marker, apart for one that others make meanwhile.
-        for read, write in (
-            (self._state.owed_marker, self._state.write_owed_marker),
-            (self._state.marker, self._state.write_marker),
-        ):
-            try:
-                data = await read()
-                before = fresh if data is None else marker.decode_marker(data)
-            except Malformed as damage:  # what it accepted and held is forgotten
-                logger.warning("all objects are held", error=damage.message)
-                before = held_whole(fresh, self._now_ms(), self._broker_id)
-            kept = before if before.cluster_id == cluster_id else fresh
-            await write(marker.encode(change(kept)))
+        if unwritten is not None:
+            await owe(
+                self._state,
+                unwritten,
+                identity,
+                cluster_id=cluster_id,
+                now_ms=now_ms,
+                broker_id=self._broker_id,
+                is_used=True,
+            )
 
 
 def _range(gap: AcceptedGap) -> LogRange:

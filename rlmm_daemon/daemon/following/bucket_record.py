@@ -29,7 +29,11 @@ class BucketLog(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BucketRecord(Protocol):
-    """The bucket's word on the log, where there is a bucket."""
+    """The bucket's word on the log; without a bucket, what a later one is to be told."""
+
+    @property
+    def has_storage(self) -> bool:
+        """Whether there is a bucket."""
 
     async def log(self) -> BucketLog | None:
         """Return what the marker says, once it was read; None where there is no marker yet.

@@ -73,7 +73,8 @@ class Fleet:
         self._clock = clock
         self._rng = rng
         self.options = options
-        self._bucket = bucket
+        #: None where there is none to ask.
+        self._bucket = bucket if bucket is not None and bucket.has_storage else None
         self._quarantined = set(quarantined)
         self._hooks = hooks
         self.follow_set: FollowSet | None = None
@@ -86,7 +87,7 @@ class Fleet:
         self.changed = self.known.changed
         self.noted = NotedPositions(log, state, self._reads, self.followers)
         self.others = OthersWord(
-            bucket, self.known, self._reads, self.followers, wanted=self._wanted
+            self._bucket, self.known, self._reads, self.followers, wanted=self._wanted
         )
         self.acceptance = LossAcceptance(
             self.known,

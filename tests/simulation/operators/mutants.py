@@ -118,13 +118,13 @@ MUTANTS: Final[Sequence[Mutant]] = (
     _planted(
         "acceptance_leaves_no_hold",
         "rlmm_daemon.daemon.bucket.acceptance",
-        "    accepted = _accepting(loss, gaps, hold, partition_count)\n"
+        "    accepted = accepting(loss, gaps, hold, partition_count)\n"
         "    if not await bucket.rewrite(accepted, cluster_id):\n"
         "        bucket.unwritten.append(accepted)\n"
         "        return accepted\n"
         "    await bucket.hold_longer(hold, cluster_id)\n",
         "    hold = msgspec.structs.replace(hold, metadata_partition=-1)\n"
-        "    accepted = _accepting(loss, gaps, hold, partition_count)\n"
+        "    accepted = accepting(loss, gaps, hold, partition_count)\n"
         "    if not await bucket.rewrite(accepted, cluster_id):\n"
         "        bucket.unwritten.append(accepted)\n"
         "        return accepted\n",

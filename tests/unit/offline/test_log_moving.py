@@ -17,7 +17,15 @@ from rlmm_daemon import config as configuration
 from rlmm_daemon.adapters.storage.local import LocalStorage
 from rlmm_daemon.cli import main
 from rlmm_daemon.codec import marker
-from rlmm_daemon.codec.state_files import Position, Positions, from_json, to_json
+from rlmm_daemon.codec.marker import BucketMarker
+from rlmm_daemon.codec.state_files import (
+    Position,
+    Positions,
+    from_json,
+    marker_from,
+    marker_json,
+    to_json,
+)
 from rlmm_daemon.config import Config
 from rlmm_daemon.core.fold.fold import Fold
 from rlmm_daemon.core.snapshots import sealing
@@ -550,3 +558,22 @@ async def test_positions_of_the_very_log_that_is_adopted_stay(tmp_path):
         await adopt(config, "kafka", identity, ends={N: Position(end, 0)})
         noted = from_json(path.read_bytes(), Positions, str(path))
         assert (noted.topic_id, noted.numbered()) == (uuid_text(TOPIC_ID), {N: Position(4, 0)})
+
+
+async def test_what_a_restored_log_may_lack_is_held_by_the_storage_that_was_there_before(tmp_path):
+    """`storage.kind` is "none" for a while: the copy of the marker is all there is of it."""
+    directory = tmp_path / "state"
+    directory.mkdir()
+    former = BucketMarker(
+        cluster_id=CLUSTER, partition_count=COUNT, metadata_topic_id=uuid_text(bytes(16))
+    )
+    (directory / "marker.json").write_bytes(marker_json(marker.encode(former)))
+    config = config_of(tmp_path)
+    identity = LogIdentity(cluster_id=CLUSTER, topic_id=TOPIC_ID, partition_count=COUNT)
+    await adopt(config, "kafka", identity, hold_before_ms=5)
+    kept = marker.decode_marker(marker_from((directory / "marker.json").read_bytes(), "it"))
+    assert [(hold.metadata_partition, hold.before_ms) for hold in kept.held] == [(None, 5)]
+    assert kept.metadata_topic_id == uuid_text(TOPIC_ID)
+    await adopt(config, "kafka", identity, hold_before_ms=9)
+    again = marker.decode_marker(marker_from((directory / "marker.json").read_bytes(), "it"))
+    assert again == kept, "it is the same log"

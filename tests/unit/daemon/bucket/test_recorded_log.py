@@ -22,6 +22,7 @@ from rlmm_daemon.daemon.base.state_directory import StateDirectory
 from rlmm_daemon.daemon.bucket import acceptance
 from rlmm_daemon.daemon.bucket.bucket import Bucket
 from rlmm_daemon.daemon.bucket.live_marker import BucketIdentity
+from rlmm_daemon.daemon.bucket.owed import NoBucket
 from rlmm_daemon.daemon.bucket.recorded_log import RecordedLog
 from rlmm_daemon.daemon.bucket.storage_past import RecordedPast
 from rlmm_daemon.domain.errors import ConfigError, Malformed, StorageUnavailable
@@ -371,6 +372,33 @@ async def test_a_loss_that_was_accepted_without_a_marker_is_held_though_the_daem
         await acceptance.end_holds(again, None, cluster_id="c1")
         later = Bucket(storage, layout=Layout(), rng=random.Random(4))
         assert not (await later.open(identity(), Past(state))).held, "it is put in once"
+    finally:
+        await state.close()
+        disk.close()
+
+
+@pytest.mark.parametrize("used", [False, True], ids=["never", "before"])
+async def test_a_loss_that_was_accepted_without_a_storage_is_held_by_the_one_that_comes(
+    storage, bucket, tmp_path, used
+):
+    """Whose cleaner would take for abandoned what may have been finished in what was lost."""
+    disk = LocalDisk()
+    state = StateDirectory(disk, str(tmp_path))
+    try:
+        await state.open()
+        if used:
+            await bucket.open(identity(), Past(state))
+        alone = NoBucket(state, broker_id=BrokerId(1), cluster_id="c1", now_ms=lambda: 77)
+        assert await alone.log() is None
+        lost = LogRange(start=1, end=2)
+        await alone.accept_loss(MetadataPartition(2), named(OURS), {2: (lost,)})
+        assert (await state.marker() is not None) == used, "else a fresh storage would be missed"
+        made = await Bucket(storage, layout=Layout(), rng=random.Random(2)).open(
+            identity(), Past(state)
+        )
+        assert [hold.metadata_partition for hold in made.held] == [2]
+        assert [(gap.metadata_partition, gap.start, gap.end) for gap in made.gaps] == [(2, 1, 2)]
+        assert await state.owed_marker() is None
     finally:
         await state.close()
         disk.close()

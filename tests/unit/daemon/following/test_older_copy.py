@@ -40,6 +40,8 @@ NUMBER = of(TP)
 class Bucket:
     """A bucket whose presence file says how far this daemon had read; it may answer late."""
 
+    has_storage = True
+
     def __init__(self) -> None:
         self.answers = asyncio.Event()
         self.known: BucketLog | None = None

@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -41,6 +41,8 @@ OTHER = TopicId(bytes(range(50, 66)))
 @dataclass
 class FakeBucket:
     """A bucket's word on the log."""
+
+    has_storage: ClassVar[bool] = True
 
     known: BucketLog | None = None
     away: bool = False
