@@ -291,6 +291,7 @@ class Daemon:
                 kind=storage_kind(config),
                 error=keeper.trouble() if keeper else None,
                 other_daemon=keeper.other_daemon() if keeper else None,
+                holds=keeper.holds() if keeper else (),
             ),
             log_facts=kafka.facts
             if kafka

@@ -11,7 +11,9 @@ import pytest
 from msgspec.structs import replace
 
 from rlmm_daemon.adapters.os.clock import SystemClock
+from rlmm_daemon.codec import marker
 from rlmm_daemon.config import load
+from rlmm_daemon.core.disposal.holds import held_whole
 from rlmm_daemon.domain.errors import StorageUnavailable
 from rlmm_daemon.domain.ids import SegmentId, uuid_text
 from rlmm_daemon.domain.segment import SegmentState
@@ -323,6 +325,31 @@ def test_a_rebuilt_marker_holds_what_was_stored_while_the_storages_clock_was_ahe
     [(which, until_ms)] = held(it)
     assert which is None
     assert abs(until_ms - young_ms) <= 1
+
+
+def test_no_deletion_is_recommended_of_what_a_hold_keeps(tmp_path, forks):
+    """The cleaner of whoever owns the metadata partition knows; this one has not looked yet."""
+    settings = {"cleaner.interval_seconds": 3600, "copy.deadline_seconds": 1}
+    it = make(tmp_path, forks, settings)
+    with it.daemon:
+        it.stock()
+        assert it.daemon.stop() == 0
+        path = marker_of(it)
+        held = held_whole(marker.decode_marker(path.read_bytes()), 2**50, 1)
+        path.write_bytes(marker.encode(held))
+        it.daemon.start()
+        with it.broker() as broker:
+            broker.replace_assignment(it.orders, [])
+            eventually(lambda: broker.is_ready(it.orders[0]))
+            broker.add_remote_log_segment_metadata(it.next(0).metadata)
+        named = eventually(
+            lambda: {
+                each["cause"]: each["next_command"]
+                for each in it.explain(0)["also"]
+                if each["cause"].startswith("copy_")
+            }
+        )
+        assert named == {"copy_unfinished": f"rlmm log recover {it.number(0)}"}
 
 
 def test_what_the_copy_of_a_remade_marker_held_stays_held(it):

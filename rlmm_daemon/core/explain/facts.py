@@ -250,6 +250,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     missing: int = 0
     #: The log lacks offsets that may have held acknowledged events, accepted or not.
     lacks_offsets: bool = False
+    #: A hold keeps what may have been finished in events whose loss was accepted.
+    on_hold: bool | None = False
     missing_reasons: tuple[str, ...] = ()
 
     # The user partition.
@@ -275,7 +277,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         """Whether a segment may have been finished by an event that was not read, or is lost."""
         read = self.state in (PartitionState.READY, PartitionState.STALE)
         failed = self.failure is not None or self.whole_failure is not None
-        return failed or not read or self.missing > 0 or self.lacks_offsets
+        lacks = self.missing > 0 or self.lacks_offsets or self.on_hold is not False
+        return failed or not read or lacks
 
     def count(self, state: SegmentState) -> SegmentCount:
         """Return the segments in a state."""

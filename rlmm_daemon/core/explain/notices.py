@@ -88,8 +88,12 @@ def _pending(f: Facts, state: SegmentState) -> str:
 
 def _delete(f: Facts, state: SegmentState) -> str:
     """Return how to end the oldest, but never a delete of what may have been finished."""
+    if f.storage_kind == "none":  # whoever stored it deletes it
+        return f"rlmm segments {evidence.argument(f)}"
+    if f.on_hold:
+        return f"rlmm log recover {evidence.number(f)}"
     if f.history_in_doubt:
-        return "rlmm cleanup" if f.storage_kind != "none" else "rlmm status"
+        return "rlmm cleanup"
     return f"rlmm delete {evidence.argument(f)} {f.count(state).oldest_id}"
 
 

@@ -59,6 +59,8 @@ def _segments(f: Facts) -> str:
 
 
 def _purge(f: Facts) -> str:
+    if f.history_in_doubt:
+        return _cleanup(f)
     return f"rlmm purge {'TOPIC_ID' if f.partition is None else uuid_text(f.partition.topic_id)}"
 
 

@@ -191,11 +191,15 @@ class StorageKeeper:
         self._runtime.spawn("storage.live counts", counts.run())
         await _tell_of_changes(manager, presence, self._holds, self._losses)
 
+    def holds(self) -> tuple[Hold, ...] | None:
+        """Return what the marker keeps; None before it was read."""
+        return None if self._bucket.marker is None else self._bucket.marker.held
+
     def _losses(self) -> Sequence[AcceptedLoss]:
         return () if self._bucket.marker is None else self._bucket.marker.accepted_losses
 
     def _holds(self) -> tuple[Hold, ...]:
-        return () if self._bucket.marker is None else self._bucket.marker.held
+        return self.holds() or ()
 
     async def _settled(self, identity: BucketIdentity) -> None:
         """Return once the bucket is in use; one that is refused is looked at again and again."""

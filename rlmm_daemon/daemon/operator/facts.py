@@ -8,6 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from rlmm_daemon.codec import records
+from rlmm_daemon.core.disposal.holds import Holds, held
 from rlmm_daemon.core.explain.facts import (
     AnnouncedRole,
     BadRecord,
@@ -50,6 +51,8 @@ class StorageView(msgspec.Struct, frozen=True, kw_only=True):
     error: LastError | None = None
     #: Another daemon that lives under this broker id.
     other_daemon: LastError | None = None
+    #: What the bucket marker keeps; None: it was not read yet.
+    holds: Holds | None = ()
 
 
 class CopyView(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,7 +96,8 @@ async def collect(
     if partition is None or follow_set is None:
         return facts
     number = follow_set.of(partition)
-    facts = replace(facts, metadata_partition=number, removal=removal(partition))
+    on_hold = None if storage.holds is None else held(storage.holds, number, None) is not None
+    facts = replace(facts, metadata_partition=number, removal=removal(partition), on_hold=on_hold)
     follower = manager.fleet.followers.get(number)
     if follower is None:
         return facts

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from rlmm_daemon.core.disposal.observation import UnknownClock
 from rlmm_daemon.core.explain.explanation import explain
-from rlmm_daemon.core.explain.facts import Facts, SegmentCount
+from rlmm_daemon.core.explain.facts import Facts, ObservedFacts, RemovalFacts, SegmentCount
 from rlmm_daemon.core.readiness.states import Failure, FailureReason, PartitionState
 from rlmm_daemon.domain.segment import SegmentState
 from tests.unit.core.explain.test_explanation import facts
@@ -29,16 +30,38 @@ def deletes(told: Facts) -> bool:
     return any(f"rlmm {word}" in (each or "") for each in commands for word in ("delete", "purge"))
 
 
+#: A topic that every live broker calls unknown, and of which a person is to decide.
+UNKNOWN = [
+    RemovalFacts(observed=ObservedFacts(clock=clock))
+    for clock in (UnknownClock.NEVER_SEEN, UnknownClock.FOR_PURGE)
+]
+
+
 @pytest.mark.parametrize("storage", ["none", "local"])
 def test_no_deletion_is_recommended_where_history_is_uncertain(storage):
     for reason, held in product(FailureReason, (0, 1)):
         failure = Failure(reason, "here", 0)
         told = stuck(storage, state=PartitionState.FAILED, failure=failure, held=held)
         assert not deletes(told), reason
-    doubts: tuple[dict[str, Any], ...] = ({"missing": 1}, {"lacks_offsets": True})
-    for state, doubt in product(STATES, doubts):
-        assert not deletes(stuck(storage, state=state, **doubt)), (state, doubt)
+    doubts: tuple[dict[str, Any], ...] = (
+        {"missing": 1}, {"lacks_offsets": True}, {"on_hold": True}, {"on_hold": None},
+    )  # fmt: skip
+    for state, doubt, removal in product(STATES, doubts, (RemovalFacts(), *UNKNOWN)):
+        told = stuck(storage, state=state, removal=removal, **doubt)
+        assert not deletes(told), (state, doubt)
 
 
 def test_where_nothing_is_uncertain_a_stuck_segment_is_ended():
-    assert deletes(stuck("local", state=PartitionState.READY, position=1, target=1))
+    certain = {"state": PartitionState.READY, "position": 1, "target": 1}
+    assert deletes(stuck("local", **certain))
+    for removal in UNKNOWN:
+        assert deletes(facts(storage_kind="local", removal=removal, **certain))
+
+
+def test_no_deletion_is_recommended_that_the_daemon_would_refuse_for_it_has_no_storage():
+    assert not deletes(stuck("none", state=PartitionState.READY, position=1, target=1))
+
+
+def test_what_a_hold_keeps_is_looked_for_before_anything_is_ended():
+    told = stuck("local", state=PartitionState.READY, position=1, target=1, on_hold=True)
+    assert {notice.next_command for notice in explain(told).also} == {"rlmm log recover 7"}
