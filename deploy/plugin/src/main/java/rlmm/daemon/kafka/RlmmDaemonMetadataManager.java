@@ -386,8 +386,8 @@ public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager, Moni
 
     @Override
     public final void onPartitionLeadershipChanges(Set<TopicIdPartition> leaders, Set<TopicIdPartition> followers) {
-        Objects.requireNonNull(leaders, "leaders");
-        Objects.requireNonNull(followers, "followers");
+        requireNonNulls(leaders, "leaders");
+        requireNonNulls(followers, "followers");
         Running now = runningOrNotYet();
         if (now == null) {
             assignment.changed(null, leaders, followers);
@@ -402,7 +402,7 @@ public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager, Moni
 
     @Override
     public final void onStopPartitions(Set<TopicIdPartition> partitions) {
-        Objects.requireNonNull(partitions, "partitions");
+        requireNonNulls(partitions, "partitions");
         Running now = runningOrNotYet();
         if (now == null) {
             assignment.stopped(null, partitions);
@@ -411,6 +411,11 @@ public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager, Moni
         now.recent.forget(partitions);
         now.ahead.stopped(partitions);
         assignment.stopped(now.connection, partitions);
+    }
+
+    /** Before any of it is taken up: what is announced is said again on each connection. */
+    private static void requireNonNulls(Set<TopicIdPartition> partitions, String name) {
+        Objects.requireNonNull(partitions, name).forEach(each -> Objects.requireNonNull(each, name));
     }
 
     /** Null before {@code configure}: what is announced by then is said with the first connection. */

@@ -10,6 +10,8 @@ import static rlmm.daemon.kafka.Segments.ORDERS;
 
 import java.lang.management.ManagementFactory;
 import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.HashSet;
 import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
@@ -179,9 +181,31 @@ final class MetadataManagerTest {
             () -> manager.addRemoteLogSegmentMetadata(segment.createWithUpdates(finished)));
         assertThrows(IllegalArgumentException.class, () -> manager.updateRemoteLogSegmentMetadata(
             Segments.update(segment, Optional.empty(), RemoteLogSegmentState.COPY_SEGMENT_STARTED)));
-        assertThrows(NullPointerException.class, () -> manager.addRemoteLogSegmentMetadata(null));
-        assertThrows(NullPointerException.class, () -> manager.listRemoteLogSegments(null));
         assertFalse(manager.isReady(null));
+        for (Executable use : List.<Executable>of(
+            () -> manager.addRemoteLogSegmentMetadata(null), () -> manager.updateRemoteLogSegmentMetadata(null),
+            () -> manager.putRemotePartitionDeleteMetadata(null), () -> manager.listRemoteLogSegments(null),
+            () -> manager.listRemoteLogSegments(null, EPOCH), () -> manager.remoteLogSegmentMetadata(null, EPOCH, 1),
+            () -> manager.highestOffsetForEpoch(null, EPOCH), () -> manager.nextSegmentWithTxnIndex(null, EPOCH, 1),
+            () -> manager.remoteLogSize(null, EPOCH), () -> manager.onStopPartitions(null),
+            () -> manager.onPartitionLeadershipChanges(null, Set.of()),
+            () -> manager.onPartitionLeadershipChanges(Set.of(), null))) {
+            assertThrows(NullPointerException.class, use);
+        }
+    }
+
+    @Test
+    void aNullAmongPartitionsIsRefusedAndIsNotSaidEverAfter() throws Exception {
+        Set<TopicIdPartition> some = new HashSet<>(Arrays.asList(ORDERS, null));
+        assertThrows(NullPointerException.class, () -> manager.onPartitionLeadershipChanges(some, Set.of()));
+        assertThrows(NullPointerException.class, () -> manager.onPartitionLeadershipChanges(Set.of(), some));
+        assertThrows(NullPointerException.class, () -> manager.onStopPartitions(some));
+        try (RlmmDaemonMetadataManager early = new RlmmDaemonMetadataManager()) {
+            assertThrows(NullPointerException.class, () -> early.onPartitionLeadershipChanges(some, Set.of()));
+            early.configure(daemon.configs(Map.of()), () -> 1);
+            early.onPartitionLeadershipChanges(Set.of(ORDERS), Set.of());
+            Wait.until("what is announced is said", () -> early.isReady(ORDERS));
+        }
     }
 
     @Test
