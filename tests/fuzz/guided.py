@@ -18,7 +18,9 @@ from typing import Final
 
 import msgspec
 
-from rlmm_daemon.codec import api, batches, frames
+from rlmm_daemon.codec import api, batches, custom_metadata, frames, marker
+from rlmm_daemon.codec.custom_metadata import StoredFacts
+from rlmm_daemon.codec.marker import Hold
 from rlmm_daemon.codec.state_files import Lost, lost_head
 from tests.fuzz.promises import JUDGES
 
@@ -32,6 +34,37 @@ MEBIBYTES_MAX: Final = 1024
 INPUT_BYTES_MAX: Final = 8192
 #: What the fuzzer watches the branches of; what stands in C it can't see.
 WATCHED: Final = ("rlmm_daemon.codec", "rlmm_daemon.core", "rlmm_daemon.adapters.kafka.event_log")
+
+
+HOLDS: Final = (Hold(metadata_partition=None, before_ms=9, broker_id=1),)
+MARKER: Final = marker.BucketMarker(
+    cluster_id="a cluster",
+    partition_count=3,
+    metadata_topic_id="AAECAwQFBgcICQoLDA0ODw",
+    layouts=(marker.LayoutRow(number=1, kind="LocalTieredStorage", prefix="tiered/{hash:16}"),),
+    accepted_losses=(marker.AcceptedLoss(1, "AAECAwQFBgcICQoLDA0ODw", 7, 1),),
+    accepted_gaps=(
+        marker.AcceptedGap(metadata_partition=1, topic_id="AAECAwQFBgcICQoLDA0ODw", start=2, end=5),
+    ),
+    holds=HOLDS,
+    ended_holds=HOLDS,
+)
+SEEN: Final = marker.PresencePartition(
+    state="ready", topic_id="AAECAwQFBgcICQoLDA0ODw", leader_epoch=0, next_offset=4
+)
+PRESENCE: Final = marker.Presence(
+    cluster_id="a cluster",
+    broker_id=1,
+    incarnation=None,
+    started_at_ms=1,
+    written_at_ms=2,
+    copy_deadline_seconds=1200.5,
+    lease_end_ms=None,
+    metadata_manager="rlmm",
+    partitions={0: SEEN},
+    other=marker.OtherDaemon(who="elsewhere", met=True),
+    holds=HOLDS,
+)
 
 
 def seeds(name: str) -> Iterator[bytes]:
@@ -59,6 +92,10 @@ def seeds(name: str) -> Iterator[bytes]:
         yield from (path.read_bytes() for path in sorted((DATA / "formats").rglob("*.json")))
         lost = Lost(metadata_partition=1, reasons=["truncated"], records=short[:2])
         yield lost_head(0) + msgspec.msgpack.encode(lost)
+    elif name == "bucket":
+        yield from (marker.encode(each) for each in (MARKER, PRESENCE))
+        facts = StoredFacts(layout_number=1, log_crc32c=2, sizes={".index": 3})
+        yield from (custom_metadata.encode(facts), custom_metadata.ONLY_IF_STARTED)
     else:
         yield from (path.read_bytes() for path in sorted((DATA / "formats").rglob("snapshot.bin")))
 

@@ -15,7 +15,17 @@ import msgspec
 from crc32c import crc32c
 
 from rlmm_daemon.adapters.kafka.event_log import parsing
-from rlmm_daemon.codec import api, batches, common_shape, frames, records, snapshot
+from rlmm_daemon.codec import (
+    api,
+    batches,
+    common_shape,
+    custom_metadata,
+    frames,
+    marker,
+    records,
+    snapshot,
+)
+from rlmm_daemon.codec.custom_metadata import CUSTOM_METADATA_BYTES
 from rlmm_daemon.codec.json import dumps, loads
 from rlmm_daemon.codec.record_reading import read_any
 from rlmm_daemon.codec.state_files import (
@@ -201,6 +211,31 @@ def judge_state(data: bytes) -> None:
         lost_from(lost_head(crc32c(body)) + body, "a file")
 
 
+def judge_bucket(data: bytes) -> None:
+    """Read an object of the bucket's own as marker and as presence file, and as custom metadata."""
+    with suppress(Malformed):
+        found = marker.decode_marker(with_sum_of_marker(data))
+        assert marker.decode_marker(marker.encode(found)) == marker.as_written(found)
+        with suppress(Malformed):
+            marker.require_topic_ids(found)
+    with suppress(Malformed):
+        said = marker.decode_presence(data)
+        read = marker.decode_presence(marker.encode(said))
+        assert msgspec.structs.replace(read, format=said.format) == said
+    body = (data + bytes(CUSTOM_METADATA_BYTES))[: CUSTOM_METADATA_BYTES - 2]
+    with suppress(Malformed):
+        facts = custom_metadata.decode(body + struct.pack(">H", crc32c(body) & 0xFFFF))
+        if facts is not None and facts.layout_number:
+            assert custom_metadata.decode(custom_metadata.encode(facts)) == facts
+
+
+def with_sum_of_marker(data: bytes) -> bytes:
+    """Return a marker's bytes with its checksum put right, if it has one."""
+    before, key, _ = data.rpartition(b'"crc32c":')
+    body = before.rstrip().removesuffix(b",")
+    return b"%b,\n %b %d\n}\n" % (body, key, crc32c(body)) if key else data
+
+
 JUDGES: Final[Mapping[str, Callable[[bytes], None]]] = MappingProxyType(
     {
         "records": judge_record,
@@ -208,5 +243,6 @@ JUDGES: Final[Mapping[str, Callable[[bytes], None]]] = MappingProxyType(
         "batches": judge_batches,
         "snapshot": judge_snapshot,
         "state": judge_state,
+        "bucket": judge_bucket,
     }
 )
