@@ -155,7 +155,13 @@ async def _kept(config: Config, cluster_id: str) -> tuple[BucketMarker | None, s
 
 
 def _cluster_of(config: Config, identity: LogIdentity) -> str:
-    cluster_id = identity.cluster_id or config.daemon.cluster_id
+    ours, theirs = config.daemon.cluster_id, identity.cluster_id
+    if None not in (ours, theirs) and ours != theirs:
+        raise InvalidArgument(
+            f"the event log is of cluster {theirs}, daemon.cluster_id is {ours}: "
+            "the marker is left alone; rlmm doctor says more"
+        )
+    cluster_id = theirs or ours
     if cluster_id is None:
         raise InvalidArgument(
             "neither the event log nor daemon.cluster_id says which cluster it is"

@@ -18,7 +18,7 @@ from rlmm_daemon.domain.errors import StorageUnavailable
 from rlmm_daemon.domain.ids import SegmentId, uuid_text
 from rlmm_daemon.domain.segment import SegmentState
 from rlmm_daemon.offline import marker_rebuilding
-from tests.support import markers
+from tests.support import failures, markers
 from tests.support.daemon_process import CONFIG
 from tests.support.stocked_daemon import Stocked, eventually, make
 
@@ -270,6 +270,18 @@ def held(it: Stocked) -> list[tuple[int | None, int]]:
 
 def hold_of(metadata_partition: int | None, before_ms: int) -> dict[str, Any]:
     return {"metadata_partition": metadata_partition, "before_ms": before_ms, "broker_id": 1}
+
+
+def test_a_marker_is_not_given_to_the_cluster_of_a_log_in_the_wrong_place(tmp_path, forks):
+    it = make(tmp_path, forks)
+    with it.daemon:
+        it.stock()
+        failures.log_of_another_cluster(it)
+        before = marker_of(it).read_bytes()
+        told = tool(it, "storage", "rebuild-marker", "--execute")
+        assert told.returncode == 1
+        assert "is of cluster another-cluster, daemon.cluster_id is" in told.stderr
+        assert marker_of(it).read_bytes() == before
 
 
 def test_a_rebuilt_marker_holds_what_the_lost_one_may_have_held(it):
