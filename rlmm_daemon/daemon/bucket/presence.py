@@ -7,9 +7,9 @@ writes it too (`core.readiness.twins`).
 import asyncio
 import hashlib
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import aclosing, suppress
-from typing import Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import msgspec
 import structlog
@@ -36,7 +36,7 @@ SETTLE_SECONDS: Final = 1.0
 WRITE_SECONDS_MAX: Final = 30.0
 #: A look at the file is good for so long before something is deleted.
 LOOK_SECONDS: Final = 1.0
-#: What is to be deleted waits so long for the first look.
+#: What is to be deleted waits so long for the first look, and for what a meeting calls for.
 FIRST_LOOK_SECONDS: Final = 10.0
 #: Of one that timed out and lands later, this life still knows that it is its own.
 _WRITES_KNOWN: Final = 512
@@ -64,6 +64,12 @@ class Author(msgspec.Struct, frozen=True):
 
 
 UNKNOWN_AUTHOR: Final = Author()
+#: Starts a task that lives as long as the daemon.
+Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None]], object]
+_OWED: Final = (
+    "another daemon of this broker id was met, and the hold on what it may have stored is not "
+    "written yet; nothing is deleted until it is"
+)
 
 
 class Remembrance(Protocol):
@@ -112,6 +118,7 @@ class PresenceFile:
         broker_id: int,
         copy_deadline_seconds: float,
         facts: Callable[[], PresenceFacts],
+        spawn: Spawn,
         may_write: Callable[[], bool] = lambda: True,
         author: Author = UNKNOWN_AUTHOR,
         on_met: Callable[[], Awaitable[None]] = _nothing,
@@ -121,7 +128,7 @@ class PresenceFile:
 
         `on_met` is awaited at each sign of another daemon that lives, and when it was silent.
         """
-        self._remembrance = remembrance
+        self._remembrance, self._spawn = remembrance, spawn
         self._may_write = may_write
         self._author, self._on_met = author, on_met
         self._storage, self._clock, self._facts = storage, clock, facts
@@ -138,8 +145,12 @@ class PresenceFile:
         self._own: deque[bytes] = deque(maxlen=_WRITES_KNOWN)
         #: What another daemon left there, until this one has written over it.
         self._unanswered: bytes | None = None
-        #: What `on_met` could not do is due.
-        self._owes = False
+        #: How often `on_met` was called for, and how much of that is done.
+        self._owed = self._paid = 0
+        #: What comes of the call that is under way.
+        self._paying: asyncio.Future[None] | None = None
+        #: Whom the state directory names.
+        self._noted: str | None = None
         self._ended = False
         #: What the last write met; None if it succeeded.
         self.trouble: LastError | None = None
@@ -166,6 +177,7 @@ class PresenceFile:
     async def write(self, *, ended: bool = False) -> None:
         """Look at the file and write it once, unless the storage may be somebody else's.
 
+        Written also while a hold is still on its way: the other one has to hear of this one.
         `ended`: this is the last word, and nothing is written after it.
 
         Raises:
@@ -178,6 +190,8 @@ class PresenceFile:
             if not self._ended:
                 self._ended = ended
                 await self._write()
+        if not ended:
+            await self._settle_up()
 
     async def require_alone(self) -> None:
         """Return if no other daemon shows itself under this broker id, by a look of just now.
@@ -194,31 +208,77 @@ class PresenceFile:
                         await self._look()
         except TimeoutError as error:
             raise StorageUnavailable("the presence file was not read in time") from error
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_LOOK_SECONDS):
+                await self._settle_up()
         if (why := self.why_not_alone()) is not None:
             raise StorageUnavailable(why, reason=OTHER_DAEMON, retry=False)
 
     def why_not_alone(self) -> str | None:
         """Return what keeps this daemon from deleting by the last look, and what ends it."""
         unwritten = "" if self.trouble is None else self.trouble.message
-        return twins.sentence(self.standing, self._broker_id, unwritten)
+        why = twins.sentence(self.standing, self._broker_id, unwritten)
+        return _OWED if why is None and self._owes else why
+
+    @property
+    def _owes(self) -> bool:
+        """Whether something that `on_met` was called for is not done."""
+        return self._paid < self._owed
 
     async def _look(self) -> None:
-        key = marker.presence_key(self._broker_id)
         now = self._clock.monotonic()
-        control = await self._storage.get_control(key)
-        before, met = self.standing, await self._met_before()
-        self._take(None if control is None else control.data, now)
+        data = await self._read()
+        met = await self._met_before()
+        self._take(data, now)
         if met is not None and not isinstance(self.standing, Met):
-            self.standing, self._owes = Met(met, now), True
+            self.standing, self._owed = Met(met, now), self._owed + 1
         self._looked_at = now
-        if isinstance(self.standing, Met) and not isinstance(before, Met):
-            await self._remember(self.standing.who)
+        await self._keep_note()
         self._looked.set()
-        if self._owes:
-            await self._on_met()
-            self._owes = False
-            if isinstance(self.standing, Alone):
-                await self._remember(None)
+
+    async def _read(self) -> bytes | None:
+        """Return what the file holds; nothing at all of one that is too large to be anybody's."""
+        try:
+            control = await self._storage.get_control(marker.presence_key(self._broker_id))
+        except Malformed:
+            return b""
+        return None if control is None else control.data
+
+    async def _settle_up(self) -> None:
+        """Do what a meeting calls for. It goes on without a caller whose time is over.
+
+        All objects may have to be listed for it.
+
+        Raises:
+            StorageUnavailable: it could not be done; it stays due.
+        """
+        if not self._owes:
+            return
+        if self._paying is None:
+            told = asyncio.get_running_loop().create_future()
+            self._spawn(self._pay(told))
+            self._paying = told
+        await asyncio.shield(self._paying)
+
+    async def _pay(self, told: asyncio.Future[None]) -> None:
+        """Do it, and tell all who wait what came of it."""
+        failure: UnavailableError | None = None
+        try:
+            while self._owes:
+                owed = self._owed
+                await self._on_met()
+                self._paid = owed
+            async with self._turn:
+                await self._keep_note()
+        except UnavailableError as error:
+            failure = error
+        finally:
+            self._paying = None
+            if failure is None:
+                told.set_result(None)  # whoever waits looks at what is owed
+            else:
+                told.set_exception(failure)
+                told.exception()  # retrieved: perhaps all who waited have left
 
     async def _met_before(self) -> str | None:
         """Return who an earlier life had met, at the first look: its bucket may not know of that.
@@ -229,18 +289,28 @@ class PresenceFile:
         if self._remembrance is None or not isinstance(self.standing, Unread):
             return None
         try:
-            return await self._remembrance.other_daemon()
+            self._noted = await self._remembrance.other_daemon()
         except OSError as error:
             raise StorageUnavailable(f"the state directory can't be read: {error}") from error
+        return self._noted
 
-    async def _remember(self, who: str | None) -> None:
-        """Keep who was met, for a life that has to go on from here; None: it was silent since."""
-        if self._remembrance is None:
+    async def _keep_note(self) -> None:
+        """Keep who was met, for a life that has to go on from here, until all is done about it."""
+        match self.standing:
+            case Met(who, _):
+                wanted: str | None = who
+            case Alone() if not self._owes:
+                wanted = None
+            case _:
+                return
+        if self._remembrance is None or wanted == self._noted:
             return
         try:
-            await self._remembrance.note_other_daemon(who)
+            await self._remembrance.note_other_daemon(wanted)
         except OSError as error:
             log.warning("the other daemon is not noted in the state directory", error=str(error))
+        else:
+            self._noted = wanted
 
     def _take(self, data: bytes | None, now: float) -> None:
         """Go on from what the file holds."""
@@ -254,7 +324,7 @@ class PresenceFile:
         if self.standing == before:
             return
         if isinstance(before, Met) or isinstance(self.standing, Met):
-            self._owes = True
+            self._owed += 1
         if isinstance(seen, Others):
             self._changed.set()  # so that the other one hears of this one soon
         if type(before) is not type(self.standing):
@@ -288,7 +358,8 @@ class PresenceFile:
             async with asyncio.timeout(WRITE_SECONDS_MAX):
                 await self.write()
         except (UnavailableError, TimeoutError) as error:
-            self._not_written(str(error) or f"no answer in {WRITE_SECONDS_MAX:g} s")
+            late = _OWED if self._owes else f"no answer in {WRITE_SECONDS_MAX:g} s"
+            self._not_written(str(error) or late)
         else:
             if self.trouble is not None:
                 log.info("presence file written again", failures=self.trouble.consecutive)

@@ -179,6 +179,7 @@ class StorageKeeper:
             broker_id=self._broker_id,
             copy_deadline_seconds=self._copy_deadline_seconds,
             facts=lambda: presence_of(manager, counts.known, self._holds()),
+            spawn=lambda work: self._runtime.spawn("storage.presence.hold", work, may_end=True),
             may_write=lambda: self._bucket.trouble is None,
             author=self._author(),
             on_met=self._hold_all,

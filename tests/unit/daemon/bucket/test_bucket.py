@@ -185,6 +185,7 @@ async def test_the_presence_file_is_written_at_once_and_on_change(shared, monkey
         facts=lambda: PresenceFacts(
             incarnation=1, lease_end_ms=None, metadata_manager="rlmm", partitions={0: row}
         ),
+        spawn=asyncio.get_running_loop().create_task,
     )
     async with asyncio.TaskGroup() as group:
         task = group.create_task(presence.run())

@@ -26,7 +26,7 @@ from rlmm_daemon.daemon.bucket.presence import (
     PresenceFile,
     Remembrance,
 )
-from rlmm_daemon.domain.errors import StorageUnavailable
+from rlmm_daemon.domain.errors import Malformed, StorageUnavailable
 from rlmm_daemon.ports.storage import ControlObject
 from tests.simulation.loop import SimLoop, ended
 from tests.support.memory_storage import MemoryBucket, MemoryStorage
@@ -94,6 +94,7 @@ class Lives:
             facts=lambda: PresenceFacts(
                 incarnation=1, lease_end_ms=None, metadata_manager="rlmm", partitions={}
             ),
+            spawn=asyncio.get_running_loop().create_task,
             author=Author(place=place or f"the lock of {host}", host=host),
             on_met=met,
             remembrance=remembrance,
@@ -442,6 +443,92 @@ async def test_a_meeting_that_can_not_be_noted_is_one_all_the_same(lives: Lives)
     await lives.life("other").write()
     assert "another daemon" in await refused(life)
     assert (kept.who, lives.signs) == (None, ["one"])
+
+
+async def test_a_meeting_is_noted_as_soon_as_the_state_directory_takes_it(lives: Lives):
+    kept = Remembered()
+    life = lives.life("one", remembrance=kept)
+    await life.write()
+    kept.failure = OSError("full")
+    await lives.life("other").write()
+    assert await refused(life)
+    kept.failure = None
+    assert await refused(life)
+    assert kept.who == "other"
+    kept.failure = OSError("full")
+    await lives.pass_time(GONE_SECONDS + module.REWRITE_SECONDS, life)
+    assert kept.who == "other"
+    kept.failure = None
+    await lives.pass_time(module.REWRITE_SECONDS, life)
+    assert kept.who is None
+
+
+async def test_nothing_is_deleted_while_a_hold_is_due_by_a_look_of_just_now_either(lives: Lives):
+    """At the other's silence: its look had found nobody, and the next one was spared."""
+    life = lives.life("one")
+    await life.write()
+    await lives.life("other").write()
+    await life.write()
+    failures = 0
+
+    async def denied() -> None:
+        nonlocal failures
+        failures += 1
+        raise StorageUnavailable("the marker is not written")
+
+    life._on_met = denied
+    lives.clock.seconds += GONE_SECONDS
+    for _ in range(3):
+        with pytest.raises(StorageUnavailable, match="the marker is not written"):
+            await life.require_alone()
+    assert (failures, life.standing) == (3, Alone())
+    assert "hold on what it may have stored is not written yet" in (life.why_not_alone() or "")
+
+
+async def test_a_hold_that_takes_long_keeps_no_file_from_being_written_and_is_done_once(
+    lives: Lives, monkeypatch: pytest.MonkeyPatch
+):
+    """It may list all objects: begun anew within each write's time it would never end."""
+    for limit in ("WRITE_SECONDS_MAX", "FIRST_LOOK_SECONDS"):
+        monkeypatch.setattr(module, limit, 0.05)
+    life, listed, calls = lives.life("one"), asyncio.Event(), 0
+    await life.write()
+
+    async def slow() -> None:
+        nonlocal calls
+        calls += 1
+        await listed.wait()
+
+    life._on_met = slow
+    await lives.life("other").write()
+    await life._try_write()
+    assert lives.written().other == OtherDaemon(who="other", met=True)
+    lives.clock.seconds += GONE_SECONDS
+    for _ in range(2):
+        assert "another daemon" in await refused(life)
+    assert life.trouble is not None
+    assert "is not written yet" in life.trouble.message
+    assert calls == 1
+    listed.set()
+    await until(lambda: not life._owes)
+    await life.require_alone()
+    assert calls == 2, "at the meeting, and at the silence"
+
+
+async def test_a_file_that_is_too_large_to_be_anybodys_is_written_over(lives: Lives, monkeypatch):
+    """Its error ended the process, and the next one at its first look again."""
+    life = lives.life("one")
+    storage, real = storage_of(life), MemoryStorage.get_control
+
+    async def too_large(key: str) -> ControlObject | None:
+        if storage.writes:
+            return await real(storage, key)
+        raise Malformed("more bytes than a control object has")
+
+    monkeypatch.setattr(storage, "get_control", too_large)
+    await life._try_write()
+    assert isinstance(life.standing, Doubted)
+    assert lives.written().host == "one"
 
 
 async def test_the_other_one_hears_of_it_within_moments(

@@ -128,7 +128,8 @@ class Runtime:
     def __init__(self, group: asyncio.TaskGroup) -> None:
         self.group, self.tasks = group, list[asyncio.Task[Any]]()
 
-    def spawn(self, name: str, work: Coroutine[Any, Any, Any]) -> None:
+    def spawn(self, name: str, work: Coroutine[Any, Any, Any], *, may_end: bool = False) -> None:
+        del may_end
         self.tasks.append(self.group.create_task(work, name=name))
 
     def on_drain(self, name: str, _: object) -> None:
