@@ -86,6 +86,77 @@ async def test_a_call_that_hangs_does_not_hold_up_whoever_ends(monkeypatch) -> N
     assert await call
 
 
+@pytest.fixture
+def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """What calls hang on."""
+    monkeypatch.setattr(disk_threads, "RELIEF_SECONDS", 0.01)
+    over = threading.Event()
+    yield over
+    over.set()
+
+
+async def begun(threads: DiskThreads, over: threading.Event) -> asyncio.Future[int]:
+    """Begin a call that hangs."""
+    entered = threading.Event()
+
+    def hang() -> int:
+        entered.set()
+        return over.wait(PATIENCE_SECONDS)
+
+    call = threads.run(hang)
+    while not entered.is_set():  # noqa: ASYNC110 - it is set in a thread
+        await asyncio.sleep(0)
+    return call
+
+
+@pytest.mark.timeout(PATIENCE_SECONDS)
+async def test_calls_that_hang_and_were_left_hold_up_nobody(hanging: threading.Event) -> None:
+    threads = DiskThreads(COUNT, "hung")
+    for _ in range(2):
+        calls = [await begun(threads, hanging) for _ in range(COUNT)]
+        waits = threads.run(threading.get_ident)
+        for call in calls:
+            call.cancel()
+        assert await waits
+    assert not hanging.is_set()
+    hanging.set()
+    together = threading.Barrier(COUNT)
+    calls = [threads.run(lambda: together.wait(PATIENCE_SECONDS)) for _ in range(COUNT)]
+    await asyncio.wait(calls)
+    threads.close()
+    names = {thread.name for thread in threading.enumerate()}
+    assert not {name for name in names if name.startswith("hung-")}, "those that hung end as well"
+
+
+@pytest.mark.timeout(PATIENCE_SECONDS)
+async def test_a_call_that_is_waited_for_is_not_given_up(hanging: threading.Event) -> None:
+    threads = DiskThreads(1)
+    slow = await begun(threads, hanging)
+    waits = threads.run(threading.get_ident)
+    threads.relieve(asyncio.get_running_loop())
+    assert not threads._given_up
+    hanging.set()
+    assert await slow
+    assert await waits
+    threads.close()
+
+
+@pytest.mark.timeout(PATIENCE_SECONDS)
+async def test_so_many_threads_hang_at_most(
+    hanging: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_threads, "GIVEN_UP_MAX", 2)
+    threads = DiskThreads(1)
+    for _ in range(3):
+        (await begun(threads, hanging)).cancel()
+    last = threads.run(threading.get_ident)
+    threads.relieve(asyncio.get_running_loop())
+    assert (len(threads._given_up), len(threads._workers)) == (2, 1)
+    hanging.set()
+    assert await last
+    threads.close()
+
+
 HANGING_COPY = """
 import asyncio
 import threading

@@ -10,7 +10,6 @@ import functools
 import itertools
 import os
 import threading
-from collections import Counter
 from collections.abc import (
     AsyncGenerator,
     Awaitable,
@@ -25,6 +24,7 @@ from typing import Final, ParamSpec, TypeVar
 
 from rlmm_daemon.adapters.passes.in_threads import InThreads
 from rlmm_daemon.adapters.storage.local.copying import Attempt
+from rlmm_daemon.adapters.storage.local.deletion import Deletion, directory_of
 from rlmm_daemon.adapters.storage.local.root import Root
 from rlmm_daemon.adapters.storage.local.tree import Tree
 from rlmm_daemon.domain.errors import ObjectMissing, RlmmError, StorageUnavailable
@@ -77,8 +77,8 @@ class LocalStorage:
         self._owner = owner
         #: Attempts are named by it and by their number: nobody else's has such a name.
         self._run, self._numbers = os.urandom(8).hex(), itertools.count()
-        #: Keys of the deletes that threads are at, whether or not anybody waits for them still.
-        self._deleting: Counter[str] = Counter()
+        #: That threads are at, whether or not anybody waits for them still.
+        self._deletions: list[Deletion] = []
         self._passes = passes or InThreads()
         self._threads = DiskThreads(threads_max, "storage.copy", come_behind)
         #: Short calls: a queue of long copies must not hold them up.
@@ -139,19 +139,29 @@ class LocalStorage:
         return self._root.file(key)
 
     async def delete(self, keys: Collection[str]) -> Mapping[str, RlmmError | None]:
-        """Delete files; durable when this returns. Nothing is stored under them before it ended."""
-        self._deleting.update(keys)
-        deleting = self._calls.run(functools.partial(self._tree.delete, keys))
-        deleting.add_done_callback(functools.partial(self._deleted, keys))
-        return await asyncio.shield(deleting)
+        """Delete files; durable when this returns. A cancel leaves what was not begun with.
 
-    def _deleted(self, keys: Collection[str], deleting: asyncio.Future[object]) -> None:
-        self._deleting -= Counter(keys)
-        deleting.exception()  # retrieved: perhaps nobody waits for it any more
+        Nothing is stored under a key while it may be gone in a moment. Where a delete hangs that
+        was left, nothing else of its directory is begun with, which would hang as well.
+        """
+        self._deletions = [each for each in self._deletions if not each.is_over]
+        hung = {each.hangs_in() for each in self._deletions}
+        outcomes: dict[str, RlmmError | None] = {
+            key: _beside_one_that_hangs(key) for key in keys if directory_of(key) in hung
+        }
+        deletion = Deletion([key for key in keys if key not in outcomes])
+        if deletion.keys:
+            self._deletions.append(deletion)
+            try:
+                outcomes |= await self._call(self._tree.delete, deletion)
+            except asyncio.CancelledError:
+                deletion.give_up()
+                raise
+        return {key: outcomes[key] for key in keys}
 
     def _require_not_deleted(self, key: str) -> None:
         """Raise while a thread deletes a key: it hangs perhaps, and its caller has left."""
-        if key in self._deleting:
+        if any(each.may_take(key) for each in self._deletions):
             raise StorageUnavailable(
                 f"a delete of {key} has not ended yet, and would take what is stored now: copy the "
                 "segment under a new id, or under this one once the disk answers",
@@ -301,6 +311,15 @@ async def _in_time(step: Awaitable[T]) -> T:
     except TimeoutError as error:
         why = f"no answer in {PROBE_SECONDS:g} s: its disk or mount hangs"
         raise StorageUnavailable(why, reason=_HANGS) from error
+
+
+def _beside_one_that_hangs(key: str) -> RlmmError:
+    return StorageUnavailable(
+        f"{key} is not deleted: a delete in its directory hangs, and nothing else there is begun "
+        "with until its disk or mount answers",
+        reason=_HANGS,
+        key=key,
+    )
 
 
 def _remove_empty(directories: Sequence[str]) -> None:

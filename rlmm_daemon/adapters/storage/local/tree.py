@@ -7,11 +7,12 @@ import hashlib
 import os
 import shutil
 import stat
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 from rlmm_daemon.adapters.storage.local.copying import NOTE_SEPARATOR
+from rlmm_daemon.adapters.storage.local.deletion import Deletion, directory_of
 from rlmm_daemon.adapters.storage.local.root import (
     PRIVATE,
     NameTooLong,
@@ -81,8 +82,15 @@ class Tree:
                 return None
         return status.st_size if stat.S_ISREG(status.st_mode) else None
 
-    def delete(self, keys: Collection[str]) -> dict[str, RlmmError | None]:
-        """Unlink each, then sync each directory once."""
+    def delete(self, deletion: Deletion) -> dict[str, RlmmError | None]:
+        """Unlink each, then sync each directory once; nobody asks for the rest of one given up."""
+        try:
+            return self._deleted(deletion)
+        finally:
+            deletion.ended()
+
+    def _deleted(self, deletion: Deletion) -> dict[str, RlmmError | None]:
+        keys = deletion.keys
         results: dict[str, RlmmError | None] = dict.fromkeys(keys)
         names: dict[str, dict[str, str]] = {}
         for key in keys:
@@ -95,13 +103,15 @@ class Tree:
             else:
                 names.setdefault(directory, {})[key] = name
         for directory, inside in names.items():
+            if not deletion.enter(directory_of(next(iter(inside)))):
+                break
             try:
                 with (
                     self.root.told(f"delete in {directory}"),
                     contextlib.suppress(FileNotFoundError, NotADirectoryError),  # none is there
                     open_directory(directory) as opened,
                 ):
-                    self._delete(inside, opened, results)
+                    self._delete(inside, opened, results, deletion)
             except RlmmError as error:
                 results.update(dict.fromkeys(inside, error))
         try:
@@ -112,16 +122,23 @@ class Tree:
         return results
 
     def _delete(
-        self, names: Mapping[str, str], directory: int, results: dict[str, RlmmError | None]
+        self,
+        names: Mapping[str, str],
+        directory: int,
+        results: dict[str, RlmmError | None],
+        deletion: Deletion,
     ) -> None:
         gone: list[str] = []
         for key, name in names.items():
+            if not deletion.begin(key):
+                break
             try:
                 with self.root.told(f"delete {key}"), contextlib.suppress(FileNotFoundError):
                     os.unlink(name, dir_fd=directory)
                     gone.append(key)
             except RlmmError as error:
                 results[key] = error
+            deletion.end(key)
         if not gone:
             return
         try:

@@ -11,7 +11,7 @@ import pytest
 from rlmm_daemon.adapters.storage import local
 from rlmm_daemon.adapters.storage.local import LocalStorage
 from rlmm_daemon.domain.errors import StorageUnavailable
-from rlmm_daemon.ports import threads
+from rlmm_daemon.ports import disk_threads, threads
 from rlmm_daemon.ports.storage import ObjectKind, Progress
 from tests.contract.storage import Buffer, read, uploads
 
@@ -71,8 +71,8 @@ def hang(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Hang]]:
         each.released.set()
 
 
-async def put(storage: LocalStorage, content: bytes) -> None:
-    objects = [(ObjectKind.LOG, KEY, Buffer(content))]
+async def put(storage: LocalStorage, content: bytes, key: str = KEY) -> None:
+    objects = [(ObjectKind.LOG, key, Buffer(content))]
     await storage.put_segment(objects, progress=Progress())
 
 
@@ -92,14 +92,13 @@ async def test_a_copy_that_hangs_is_let_go_and_shows_nothing_later(storage, hang
 
 
 async def test_nothing_is_stored_under_what_a_delete_that_hangs_may_take_yet(storage, hang):
-    """The delete's caller has left, another one has ended the segment, its copy is repeated."""
+    """The delete's caller has left, and the copy is repeated."""
     await put(storage, b"first")
     stuck = hang("unlink")
     async with asyncio.TaskGroup() as group:
         delete = group.create_task(storage.delete([KEY]))
         await stuck.until_begun()
         delete.cancel()
-    assert await storage.delete([KEY]) == {KEY: None}
     with pytest.raises(StorageUnavailable) as refused:
         await put(storage, b"second")
     assert refused.value.fields["reason"] == "late_delete"
@@ -113,6 +112,56 @@ async def test_nothing_is_stored_under_what_a_delete_that_hangs_may_take_yet(sto
             except StorageUnavailable:
                 await asyncio.sleep(0)
     assert await read(storage, KEY) == b"third"
+
+
+async def test_one_delete_that_hangs_takes_nothing_more_once_it_was_left(storage, hang):
+    """Others of its call are anybody's again: to be deleted, or stored anew."""
+    keys = [KEY, "d/b.log", "e/c.log"]
+    for key in keys:
+        await put(storage, b"first", key)
+    stuck = hang("unlink", "a.log")
+    async with asyncio.TaskGroup() as group:
+        delete = group.create_task(storage.delete(keys))
+        await stuck.until_begun()
+        delete.cancel()
+    outcomes = await storage.delete(keys)
+    assert outcomes[keys[2]] is None
+    for key in keys[:2]:
+        error = outcomes[key]
+        assert isinstance(error, StorageUnavailable)
+        assert "in its directory hangs" in error.message
+    await put(storage, b"second", keys[1])
+    await put(storage, b"second", keys[2])
+    assert not stuck.released.is_set()
+    stuck.released.set()
+    async with asyncio.timeout(HANGS_SECONDS_MAX):
+        while await storage.size(KEY) is not None:  # noqa: ASYNC110 - it is a thread that deletes
+            await asyncio.sleep(0)
+        while any((await storage.delete([KEY])).values()):  # noqa: ASYNC110 - likewise
+            await asyncio.sleep(0)
+    assert [await read(storage, key) for key in keys[1:]] == [b"second", b"second"]
+
+
+async def test_deletes_that_hang_leave_threads_to_everybody_else(tmp_path, hang, monkeypatch):
+    """Each time one was tried again it kept one thread more, until nothing was read any more."""
+    monkeypatch.setattr(disk_threads, "RELIEF_SECONDS", 0.01)
+    (tmp_path / "remote").mkdir()
+    storage = LocalStorage(str(tmp_path / "remote"), owner="1", threads_max=2)
+    await storage.open()
+    keys = ["d/a.log", "e/a.log", "f/a.log"]
+    for key in keys:
+        await put(storage, b"first", key)
+    stuck = [hang("unlink", "a.log") for _ in keys]
+    for each in reversed(stuck):  # the last one is asked first, and asks the one before
+        async with asyncio.TaskGroup() as group:
+            delete = group.create_task(storage.delete([keys.pop()]))
+            await each.until_begun()
+            delete.cancel()
+    async with asyncio.timeout(HANGS_SECONDS_MAX / 2):
+        assert await storage.size("d/a.log") == len(b"first")
+        assert await storage.get_control("_rlmm/marker.json") is None
+    assert not any(each.released.is_set() for each in stuck)
+    await storage.close()
 
 
 async def test_a_probe_of_a_storage_that_hangs_ends(storage, hang, monkeypatch):
