@@ -227,7 +227,7 @@ class CopyJob:
                 await whole.enter_async_context(self._tools.log.keep_followed(partition))
                 return await self._until_stored()
             except asyncio.CancelledError:
-                if self._reason is None:
+                if self._reason is None or self._is_abandoned():
                     raise  # the daemon itself comes down
                 raise self._told(self._reason) from None
             finally:
@@ -244,6 +244,10 @@ class CopyJob:
         finally:
             for timer in timers:
                 timer.cancel()
+
+    def _is_abandoned(self) -> bool:
+        """Whether somebody but `stop` has cancelled it, be it while a thread was waited for."""
+        return self._task is not None and self._task.cancelling() > 1
 
     def _settle(self) -> None:
         """Leave the stoppable part: a cancel that `stop` made must not linger in what follows."""

@@ -3,7 +3,7 @@
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from rlmm_daemon.codec import custom_metadata
@@ -90,6 +90,11 @@ async def upload(
     )
     is_short = sources.log.size <= SHORT_BYTES
 
+    async def store() -> Sequence[StoredObject]:
+        found = await storage.put_segment(rows, progress=progress)
+        entered("check")
+        return found
+
     def check() -> int:
         found = passes.check(sources.log, claims if checks else None, stop=stop)
         if is_short:  # all others have been read by then
@@ -102,8 +107,7 @@ async def upload(
         for kind, source in sources.objects
     ]
     if is_short:
-        stored = await storage.put_segment(rows, progress=progress)
-        entered("check")
+        stored = await store()
         if not log.crc32c.done():
             await in_thread(threads, log.read, stop)
     else:
@@ -111,10 +115,11 @@ async def upload(
             async with asyncio.TaskGroup() as group:
                 reading = group.create_task(in_thread(threads, log.read, stop), name="copy.check")
                 reading.add_done_callback(log.ended)
-                stored = await storage.put_segment(rows, progress=progress)
-                entered("check")
+                # A task too: ended together they wait for their threads at the same time.
+                storing = group.create_task(store(), name="copy.store")
         except* RlmmError as errors:
             raise first_of(errors) from None
+        stored = storing.result()
         sources.check_unchanged()
     by_kind = dict(zip((kind for kind, _, _ in rows), stored, strict=True))
     if by_kind[ObjectKind.LOG].crc32c != log.crc32c.result():

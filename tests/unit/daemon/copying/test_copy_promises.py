@@ -36,11 +36,13 @@ from rlmm_daemon.domain.ids import MetadataPartition, SegmentId, uuid_text
 from rlmm_daemon.domain.segment import SegmentState
 from rlmm_daemon.observability.metrics import Metrics
 from rlmm_daemon.ports import threads
+from rlmm_daemon.ports.disk_threads import DiskThreads
 from rlmm_daemon.ports.passes import Stopped
 from rlmm_daemon.ports.storage import UploadInfo
 from tests.contract.storage import Buffer
 from tests.unit.daemon.copying.test_copier import (
     OPTIONS,
+    PATIENCE_SECONDS,
     RECORD,
     World,
     _outcome,
@@ -607,6 +609,61 @@ async def test_a_copy_that_is_abandoned_ends_where_it_is_and_undoes_nothing(worl
     assert task.cancelled()
     assert (world.copier.jobs(), world.copier.outcomes()) == ([], {"cancelled": 1})
     assert world.state is S.COPY_SEGMENT_STARTED, "a later start finds what is left"
+
+
+async def test_a_copy_whose_disk_hangs_and_that_is_abandoned_meanwhile_undoes_nothing(
+    world, monkeypatch
+):
+    """Its thread is waited for however often it is cancelled; a stop would wait for its undoing."""
+    monkeypatch.setattr(threads, "LET_GO_SECONDS", 0.2)
+    over, copying, real = threading.Event(), DiskThreads(1), world.storage.put_segment
+
+    async def hangs(objects: Any, *, progress: Any) -> Any:
+        progress.write_begun = True
+        await threads.in_thread(copying, over.wait)
+        return await real(objects, progress=progress)
+
+    world.storage.put_segment = hangs
+    task = world.group.create_task(world.copier.copy_segment(RECORD, world.files))
+    await until_phases(world.copier, ["upload"])
+    (job,) = world.copier._jobs.values()
+    job.stop(Draining())
+    await asyncio.sleep(0)
+    world.copier.abandon()
+    await asyncio.wait([task])
+    over.set()
+    assert task.cancelled()
+    assert world.log.written == ["ADD"]
+
+
+async def test_a_long_copy_that_is_ended_lets_go_of_both_its_threads_at_once(world, monkeypatch):
+    """One after another they would be waited for twice as long."""
+    monkeypatch.setattr(upload, "SHORT_BYTES", 0)
+    reader_told, storing = asyncio.Event(), asyncio.Event()
+
+    async def reads(_threads: Any, _work: Any, _stop: Any = None) -> int:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            reader_told.set()
+        raise AssertionError
+
+    async def hangs(_objects: Any, *, progress: Any) -> Any:
+        progress.write_begun = True
+        storing.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await reader_told.wait()
+
+    monkeypatch.setattr(upload, "in_thread", reads)
+    world.storage.put_segment = hangs
+    task = world.group.create_task(_outcome(world.copier.copy_segment(RECORD, world.files)))
+    await storing.wait()
+    (job,) = world.copier._jobs.values()
+    job.stop(TimedOut("too slow"))
+    assert str(await task) == "too slow"
 
 
 async def test_copies_and_deletes_are_measured_and_none_is_in_flight_afterwards(world):
