@@ -46,11 +46,19 @@ class Pace:
             StorageUnavailable: it did not answer in time; `late` says so.
         """
         async with self._calls:
-            try:
-                async with asyncio.timeout(self._seconds):
-                    return await work()
-            except TimeoutError as error:
-                raise StorageUnavailable(late) from error
+            return await self.in_time(work, late)
+
+    async def in_time(self, work: Callable[[], Awaitable[T]], late: str = LATE) -> T:
+        """Do what mostly asks no storage, without a turn: a directory that hangs never answers.
+
+        Raises:
+            StorageUnavailable: as `call`.
+        """
+        try:
+            async with asyncio.timeout(self._seconds):
+                return await work()
+        except TimeoutError as error:
+            raise StorageUnavailable(late) from error
 
     async def pages(
         self, listing: AsyncGenerator[Sequence[T], None]

@@ -301,7 +301,7 @@ class SegmentRemover:
         if kept is None:  # any layout that was ever used: the marker is read anew
             places = await self._tools.pace.call(lambda: bucket.places(segment))
         else:
-            places = await bucket.places(segment, kept)
+            places = await self._tools.pace.in_time(lambda: bucket.places(segment, kept))
         # The .log first: what is half deleted must not look whole.
         return [key for place in places for key in reversed(place.keys.values())]
 

@@ -106,7 +106,7 @@ class Stuck:
     async def _look_at(self, partition: TopicIdPartition, cache: PartitionCache) -> None:
         note = StuckNote()
         if self._holds is None and not self._failed:
-            self._holds = await self._tools.bucket.holds()
+            self._holds = await self._read_holds()
         copies = list(_unlisted_states(cache, S.COPY_SEGMENT_STARTED))
         old = [i for i in copies if self._is_old_own(cache, i)]
         self._given_up = await self._tools.superseded.of(cache, self._tools.broker_id, old)
@@ -125,13 +125,17 @@ class Stuck:
             if await self._is_still_stuck(partition, segment_id):
                 await self._end_copy(partition, segment_id)
         if ending and self._owner():
-            self._holds = await self._tools.bucket.holds()
+            self._holds = await self._read_holds()
             ending = [i for i in ending if self._judge_delete(cache, i, StuckNote(), gone=gone)]
             if not gone:
                 ending = [i for i in ending if not await self._is_kept(cache, i)]
             await self._end_deletes(partition, ending)
         if self._owner():
             await self._end_unlisted(partition, note)
+
+    async def _read_holds(self) -> Holds:
+        """Return what the marker holds; it is read anew where it held something."""
+        return await self._tools.pace.in_time(self._tools.bucket.holds)
 
     def _error_of(self, segment_ids: Iterable[SegmentId]) -> str | None:
         """Return what one of these failed of when it was last tried."""
@@ -190,24 +194,23 @@ class Stuck:
             self._peers = await self._tools.peers.look()
             # Its COPY_SEGMENT_FINISHED may be what the log lost before this daemon had read it.
             assert self._number is not None, "it is being looked at"
-            await self._tools.manager.fleet.others.ask_others(self._number)
+            others, number = self._tools.manager.fleet.others, self._number
+            await self._tools.pace.call(lambda: others.ask_others(number))
             await self._tools.manager.events.until_folded(
                 partition, self._tools.options.write_seconds
             )
             cache = self._tools.cache(partition)
             if cache is None or segment_id not in cache.segments:
                 return False
-        self._holds = await self._tools.bucket.holds()
-        if await self._was_stored_before(
-            cache, segment_id, "begun", f"rlmm log recover {self._number}"
-        ):
+        self._holds = await self._read_holds()
+        if await self._was_stored_before(cache, segment_id, "begun"):
             return False
         if cache.state(segment_id) is not S.COPY_SEGMENT_STARTED:
             return False
         return self._judge_copy(cache, segment_id, StuckNote()) is CopyStep.REMOVE
 
     async def _was_stored_before(
-        self, cache: PartitionCache, segment_id: SegmentId, what: str, command: str
+        self, cache: PartitionCache, segment_id: SegmentId, what: str
     ) -> bool:
         """Whether a hold keeps what the storage has of a copy, by the storage's own time.
 
@@ -223,8 +226,13 @@ class Stuck:
         except RlmmError as error:
             self._segments.backoff.failed(segment_id, error.message)
             return True  # nobody can say
-        if all(held(self._holds or (), self._number, row.modified_ms) is None for row in rows):
+        found = (held(self._holds or (), self._number, row.modified_ms) for row in rows)
+        if (hold := next(filter(None, found), None)) is None:
             return False
+        command = f"rlmm log recover {self._number}"
+        if what != "begun":
+            which = "--all" if hold.metadata_partition is None else self._number
+            command = f"rlmm partition end-hold {which}"
         self._segments.backoff.failed(segment_id, _STORED_BEFORE.format(what, command))
         return True
 
@@ -358,8 +366,7 @@ class Stuck:
             return False  # somebody asked for it
         if self._segments.backoff.waits(segment_id):
             return True
-        end_hold = f"rlmm partition end-hold {self._number}"
-        return await self._was_stored_before(cache, segment_id, "deleted", end_hold)
+        return await self._was_stored_before(cache, segment_id, "deleted")
 
     async def _end_deletes(self, partition: TopicIdPartition, ending: list[SegmentId]) -> None:
         def candidates(cache: PartitionCache) -> Iterator[SegmentId]:
@@ -379,7 +386,7 @@ class Stuck:
         cache = self._tools.cache(partition)
         segment_id = None if cache is None or cache.held else removable(cache)
         if segment_id is not None:
-            self._holds = await self._tools.bucket.holds()
+            self._holds = await self._read_holds()
             if held(self._holds, self._number, None) is not None:
                 return  # what seems to cover it may have been deleted by an event that is lost
             chosen = segment_id

@@ -24,6 +24,8 @@ from rlmm_daemon.domain.segment import SegmentMetadata
 
 #: After the copy's end. The last is far beyond any storage's patience with a request.
 LOOKS_SECONDS: Final = (30.0, 120.0, 600.0, 3600.0)
+#: Of one look, so that a directory that hangs holds up no other copy's.
+LOOK_SECONDS_MAX: Final = 120.0
 #: Failed copies that are remembered; the oldest goes first, and the nightly job finds its objects.
 LATE_MAX: Final = 1_000
 
@@ -102,14 +104,14 @@ class LateObjects:
             if each.looks == len(LOOKS_SECONDS):
                 del self._failed[segment_id]
             try:
-                async with self._alone(segment_id):
+                async with self._alone(segment_id), asyncio.timeout(LOOK_SECONDS_MAX):
                     await self._delete(each)
-            except RlmmError as error:
+            except (RlmmError, TimeoutError) as error:
                 log.warning(
                     "objects of a failed copy may be left",
                     partition=str(each.metadata.partition),
                     segment_id=uuid_text(segment_id),
-                    error=str(error),
+                    error=str(error) or f"no answer in {LOOK_SECONDS_MAX:g} s",
                 )
 
     @asynccontextmanager

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from rlmm_daemon.codec import records
-from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
-from rlmm_daemon.codec.marker import AcceptedLoss
+from rlmm_daemon.codec import custom_metadata, records
+from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED, StoredFacts
+from rlmm_daemon.codec.marker import MARKER_KEY, AcceptedLoss
 from rlmm_daemon.core.disposal.steps import CopyStep, DeleteStep
 from rlmm_daemon.daemon.base.caller import Caller
 from rlmm_daemon.daemon.bucket import acceptance
@@ -20,7 +20,7 @@ from rlmm_daemon.domain.errors import RlmmError, SegmentNotFound, TimedOut
 from rlmm_daemon.domain.ids import BrokerId, Offset
 from rlmm_daemon.domain.segment import CustomMetadata
 from rlmm_daemon.domain.segment import SegmentState as S
-from rlmm_daemon.ports.storage import UploadInfo
+from rlmm_daemon.ports.storage import ControlObject, UploadInfo
 from tests.simulation.cleaning import (
     CUSTOM,
     OPTIONS,
@@ -30,6 +30,7 @@ from tests.simulation.cleaning import (
     run,
     segment,
 )
+from tests.support.memory_storage import MemoryStorage
 
 AT = partition_of(2)
 #: Copy deadline and delivery timeout together.
@@ -675,6 +676,64 @@ def test_a_stuck_copys_delete_by_a_clock_that_was_ahead_is_kept_by_the_storages_
             await world.until(lambda: is_gone(world), 2 * PATIENCE)
 
     run(scenario)
+
+
+def test_of_a_hold_on_everything_the_command_is_named_that_ends_it():
+    async def scenario(world: CleanWorld) -> None:
+        await begun(world, options=replace(OPTIONS, stuck_delete_seconds=60.0))
+        await acceptance.hold_all(world.daemons[1].bucket, world.clock.now_ms(), 1)
+        await asyncio.sleep(1)
+        ahead = world.clock.now_ms() + 60_000
+        delete = world.updated(1, AT, S.DELETE_SEGMENT_STARTED, custom=ONLY_IF_STARTED)
+        world.put(replace(delete, event_timestamp_ms=ahead))
+        await asyncio.sleep(2 * PATIENCE)
+        error = world.daemons[1].cleaner.notes.stuck[AT].error
+        assert error is not None
+        assert error.endswith("run: rlmm partition end-hold --all")
+
+    run(scenario)
+
+
+class Hung(MemoryStorage):
+    """A directory whose marker hangs when told to."""
+
+    hangs = False
+
+    async def get_control(self, key: str) -> ControlObject | None:
+        if self.hangs and key == MARKER_KEY:
+            await asyncio.Event().wait()
+        return await super().get_control(key)
+
+
+class HungWorld(CleanWorld):
+    def storage_of(self, _broker_id: BrokerId) -> Hung:
+        return Hung(self.objects, clock=self.clock)
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_a_marker_that_hangs_ends_no_pass_for_good(holds):
+    """It is read anew where it held something, and for a layout that somebody else has added.
+
+    S3 always answers in the end, with an error at least.
+    """
+
+    async def scenario(world: CleanWorld) -> None:
+        await begun(world, options=replace(OPTIONS, stuck_delete_seconds=60.0))
+        if holds:
+            await accepted(world)
+            world.put(world.updated(1, AT, S.DELETE_SEGMENT_STARTED, custom=ONLY_IF_STARTED))
+        else:
+            facts = StoredFacts(layout_number=2, log_crc32c=0, sizes={})
+            for state in (S.COPY_SEGMENT_FINISHED, S.DELETE_SEGMENT_STARTED):
+                world.put(world.updated(1, AT, state, custom_metadata.encode(facts)))
+        daemon = world.daemons[1]
+        assert isinstance(daemon.bucket.storage, Hung)
+        daemon.bucket.storage.hangs = True
+        passes = daemon.cleaner._passes[number_of(AT)]
+        await world.until(lambda: daemon.cleaner._passes[number_of(AT)] > passes + 20, HOUR)
+        assert world.state(1, AT) is S.DELETE_SEGMENT_STARTED
+
+    run(scenario, HungWorld)
 
 
 # What no listing shows: the third set.

@@ -872,6 +872,24 @@ async def test_a_look_that_fails_is_made_again_and_holds_up_no_other_copy(world)
     assert not late.is_busy(ID)
 
 
+async def test_a_look_that_hangs_holds_up_no_other_copy(world, monkeypatch):
+    monkeypatch.setattr(late_objects, "LOOK_SECONDS_MAX", 0.05)
+    late = await a_failed_copy(world)
+    (each,) = late._failed.values()
+    each.deleting = True
+    hung = asyncio.Event()
+
+    async def hangs(_: Any) -> Any:
+        await hung.wait()
+
+    world.log.fold.clear()
+    world.storage.delete = hangs
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await late.look(each.due)
+    assert each.looks == 1
+    assert not late.is_busy(ID)
+
+
 async def test_so_many_failed_copies_are_remembered(world, monkeypatch):
     monkeypatch.setattr(late_objects, "LATE_MAX", 2)
     world.copier = world.new_copier()
