@@ -118,6 +118,9 @@ class Disk(Protocol):
 class ScratchDisk(Disk, Protocol):
     """A disk for files too that nobody misses after a crash."""
 
+    async def acquire(self, work: Callable[[], T], undo: Callable[[T], None]) -> T:
+        """Return what comes of work that opens something; `undo` is given it if nobody takes it."""
+
     async def write_scratch(self, path: str, pieces: Sequence[bytes], *, suffix: str) -> None:
         """Write a new file under its name and `suffix`, then rename it; nothing is synced.
 

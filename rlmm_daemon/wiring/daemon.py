@@ -61,6 +61,8 @@ logger = structlog.get_logger(__name__)
 #: Of the drain's time, for requests in flight; copies and snapshots have the rest.
 _FINISH_SHARE = 0.2
 _COPIES_SHARE = 0.6
+#: Of the read cache: files are opened, checked, written and removed.
+_CACHE_THREADS = 8
 #: Twice what a copy has at once: as many again may hang on a disk that their callers gave up.
 _PASSES_A_COPY = 4
 
@@ -75,6 +77,7 @@ async def _serve(config: Config, reload: Callable[[], Config]) -> None:
     try:
         await daemon.serve()
     finally:
+        daemon.cache_disk.close(wait=False)
         daemon.disk.close()
 
 
@@ -85,6 +88,8 @@ class Daemon:
         self._config = config
         self._reload = reload
         self.disk = LocalDisk()
+        #: The read cache may lie on another one, which may hang: no event waits for it.
+        self.cache_disk = LocalDisk(threads=_CACHE_THREADS)
         self._clock = SystemClock()
         self._rng = random.Random(os.urandom(16))  # noqa: S311 - jitter and names, no secrets
         self._metrics = Metrics()
@@ -381,7 +386,7 @@ class Daemon:
         return ReadCaches(
             read_cache_options_of(self._config),
             manager.events,
-            disk=self.disk,
+            disk=self.cache_disk,
             spawn=lambda work, name: jobs.create_task(work, name=name),
             rng=self._rng,
             metrics=self._metrics.reads,

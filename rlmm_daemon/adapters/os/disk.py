@@ -34,16 +34,16 @@ class LocalDisk:
         self._threads = DiskThreads(threads)
         self._temporary = itertools.count()
 
-    def close(self) -> None:
-        """End the threads once the calls in flight are over; files stay as they are."""
-        self._threads.close()
+    def close(self, *, wait: bool = True) -> None:
+        """End the threads, with `wait` once the calls in flight are over; files stay."""
+        self._threads.close(wait=wait)
 
     async def open(self, path: str, *, write: bool = False, create: bool = False) -> "LocalFile":
         """Open a file; created ones are readable by owner and group."""
         flags = os.O_CLOEXEC | (os.O_RDWR if write else os.O_RDONLY)
         if create:
             flags |= os.O_CREAT
-        descriptor = await self._acquire(lambda: os.open(path, flags, _FILE_MODE))
+        descriptor = await self.acquire(lambda: os.open(path, flags, _FILE_MODE), os.close)
         return LocalFile(descriptor, self._threads)
 
     async def read(self, path: str) -> bytes:
@@ -64,7 +64,7 @@ class LocalDisk:
 
     async def write_scratch(self, path: str, pieces: Sequence[bytes], *, suffix: str) -> None:
         """Write a new file, in one call and unsynced; see `ports.disk.ScratchDisk`."""
-        await self._run_or_undo(
+        await self.acquire(
             lambda: _write_scratch(path, f"{path}{suffix}", pieces),
             lambda _: Path(path).unlink(missing_ok=True),
         )
@@ -95,7 +95,7 @@ class LocalDisk:
 
     async def lock(self, path: str) -> "LocalLock":
         """Take the file's flock, which a second holder in this very process conflicts with too."""
-        return LocalLock(await self._acquire(lambda: _lock(path)))
+        return LocalLock(await self.acquire(lambda: _lock(path), os.close))
 
     async def compute(self, work: Callable[[], T]) -> T:
         """Work in one of the threads."""
@@ -108,13 +108,9 @@ class LocalDisk:
     async def _run(self, call: Callable[[], T]) -> T:
         return await self._threads.run(call)
 
-    async def _acquire(self, call: Callable[[], int]) -> int:
-        """Run a call that returns a descriptor; a cancelled caller must not leak it."""
-        return await self._run_or_undo(call, os.close)
-
-    async def _run_or_undo(self, call: Callable[[], T], undo: Callable[[T], None]) -> T:
-        """Run a call whose result is undone if its caller was cancelled."""
-        future = self._threads.run(call, unwanted=undo)
+    async def acquire(self, work: Callable[[], T], undo: Callable[[T], None]) -> T:
+        """Work in one of the threads; what comes of it is undone if its caller was cancelled."""
+        future = self._threads.run(work, unwanted=undo)
         try:
             return await future
         except asyncio.CancelledError:

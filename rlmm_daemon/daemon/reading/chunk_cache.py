@@ -16,6 +16,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from heapq import heappop, heappush
 from typing import Final
 
@@ -25,14 +26,14 @@ import structlog
 from rlmm_daemon.daemon.base.broadcast import Broadcast
 from rlmm_daemon.daemon.base.deleted_segments import DeletedSegments
 from rlmm_daemon.daemon.base.fair_scheduler import FairScheduler
-from rlmm_daemon.daemon.base.page_cache import comes_from_disk
 from rlmm_daemon.daemon.base.services import FileSlice
 from rlmm_daemon.daemon.reading.chunk_files import (
     TEMPORARY,
+    close_unwanted,
     is_ours,
     named,
+    open_sound,
     parsed,
-    stamp_of,
     verify,
 )
 from rlmm_daemon.daemon.reading.chunk_index import Chunk, ChunkIndex, ObjectId
@@ -68,7 +69,7 @@ class ChunkCacheOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChunkCache:
-    """Looked up in the event loop; files are written, verified and removed in threads."""
+    """Looked up in the event loop; files are written, opened and removed in threads."""
 
     def __init__(
         self,
@@ -164,9 +165,9 @@ class ChunkCache:
         if chunk is None:
             return None
         self._index.use(chunk)
-        found = self._open_sound(chunk, at)
+        found = await self._open_sound(chunk, at)
         if found is None and await self._verified(chunk):
-            found = self._open_sound(chunk, at, fresh=True)
+            found = await self._open_sound(chunk, at, fresh=True)
         return found
 
     async def put(
@@ -288,29 +289,28 @@ class ChunkCache:
 
     # Reading.
 
-    def _open_sound(self, chunk: Chunk, at: int, *, fresh: bool = False) -> FileSlice | None:
+    async def _open_sound(self, chunk: Chunk, at: int, *, fresh: bool = False) -> FileSlice | None:
         """Return the open file if its bytes are known to be right; `fresh` was just verified.
 
-        On the loop: short calls, and a descriptor opened in a thread leaks if we are cancelled.
+        In a thread: a disk that hangs would hold up look-ups and writes as well.
         """
-        if chunk not in self._index:
-            return None
-        try:
-            descriptor = os.open(self._path(chunk.name), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except OSError:
+        if chunk not in self._index or chunk.verified is None:
             return None
         position = at - chunk.start
-        sound = chunk.verified == stamp_of(descriptor) and (
-            fresh or not comes_from_disk(descriptor, position, chunk.length)
+        part = None if fresh else (position, chunk.length)
+        descriptor = await self._disk.acquire(
+            partial(open_sound, self._path(chunk.name), chunk.verified, part), close_unwanted
         )
-        if not sound:
+        if descriptor is None:
+            return None
+        if chunk not in self._index:  # it was forgotten meanwhile
             os.close(descriptor)
             return None
         return FileSlice(descriptor, position, chunk.length - position)
 
     async def _verified(self, chunk: Chunk) -> bool:
         path = self._path(chunk.name)
-        stamp = await asyncio.to_thread(verify, path, chunk.length, chunk.crc32c)
+        stamp = await self._disk.compute(partial(verify, path, chunk.length, chunk.crc32c))
         if chunk not in self._index:
             return False
         chunk.verified = stamp

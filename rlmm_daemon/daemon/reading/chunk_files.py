@@ -12,6 +12,7 @@ from typing import Final
 
 from crc32c import crc32c
 
+from rlmm_daemon.daemon.base.page_cache import comes_from_disk
 from rlmm_daemon.daemon.reading.chunk_index import Chunk, ObjectId, Stamp
 from rlmm_daemon.domain.ids import SegmentId
 
@@ -57,6 +58,30 @@ def stamp_of(descriptor: int) -> Stamp:
     """Return what changes when a file is touched."""
     status = os.fstat(descriptor)
     return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def open_sound(path: str, verified: Stamp | None, part: tuple[int, int] | None) -> int | None:
+    """Return a descriptor if the file is as it was when its bytes were found right; blocking.
+
+    `part` would be read next: a file that has it on the disk alone is looked through again.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        if verified == stamp_of(descriptor) and not (part and comes_from_disk(descriptor, *part)):
+            return descriptor
+    except OSError:
+        pass  # its disk fails
+    os.close(descriptor)
+    return None
+
+
+def close_unwanted(descriptor: int | None) -> None:
+    """Close what `open_sound` returned to somebody who has left."""
+    if descriptor is not None:
+        os.close(descriptor)
 
 
 def verify(path: str, length: int, expected: int) -> Stamp | None:

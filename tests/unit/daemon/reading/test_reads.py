@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ from tests.unit.daemon.reading.read_calls import (
     CHUNK,
     ReadWorld,
     content,
+    descriptors,
     reading,
     segment_id,
     until,
@@ -299,6 +301,49 @@ async def test_a_fill_that_ends_after_the_delete_brings_nothing_back(tmp_path, s
         await world.settle()
         await until(lambda: world.files() == [])
         assert world.chunks.size_bytes == 0
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_no_cached_file_is_opened_on_the_loop(tmp_path, monkeypatch, known):
+    """Its disk may hang: look-ups and writes of the whole daemon would."""
+    async with reading(tmp_path) as world:
+        await world.read(0, CHUNK)
+        await world.settle()
+        if known:
+            await world.read(0, CHUNK)
+        opened, real = [], os.open
+
+        def open_noted(path, *arguments, **named):
+            if str(path).endswith(".chunk"):
+                opened.append(threading.get_ident())
+            return real(path, *arguments, **named)
+
+        monkeypatch.setattr(os, "open", open_noted)
+        assert await world.read(0, CHUNK) == BODY[:CHUNK]
+        assert opened
+        assert threading.get_ident() not in opened
+
+
+async def test_a_chunk_that_is_forgotten_while_it_is_opened_is_not_served(tmp_path, monkeypatch):
+    async with reading(tmp_path) as world:
+        await world.read(0, CHUNK)
+        await world.settle()
+        await world.read(0, CHUNK)
+        log, before = world.remote(), descriptors()
+        real, loop = os.open, asyncio.get_running_loop()
+
+        def open_slowly(path, *arguments, **named):
+            descriptor = real(path, *arguments, **named)
+            if str(path).endswith(".chunk"):
+                asyncio.run_coroutine_threadsafe(forget(), loop).result(30)
+            return descriptor
+
+        async def forget():
+            world.chunks.forget_object(log.id)
+
+        monkeypatch.setattr(os, "open", open_slowly)
+        assert await world.chunks.open(log.id, 0) is None
+        assert descriptors() == before
 
 
 async def test_a_restart_finds_its_chunks_and_removes_what_is_none(tmp_path):
