@@ -128,7 +128,7 @@ class LocalStorage:
                 yield piece
                 start += len(piece)
         finally:
-            os.close(descriptor)
+            self._close_soon(descriptor)
 
     async def size(self, key: str) -> int | None:
         """Return an object's size, or None if it is certainly absent."""
@@ -269,6 +269,13 @@ class LocalStorage:
                 return os.open(self._root.file(key), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError as error:
             raise ObjectMissing(f"{key} is not in the storage", key=key) from error
+
+    def _close_soon(self, descriptor: int) -> None:
+        """Close a file in a thread: what it lies on may be asked, and may hang."""
+        try:
+            self._calls.run(functools.partial(os.close, descriptor))
+        except RuntimeError:  # the storage is closed, or the loop is
+            os.close(descriptor)
 
     def _read(self, descriptor: int, size: int, start: int) -> bytes:
         with self._root.told("read"):

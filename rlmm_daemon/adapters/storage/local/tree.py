@@ -56,7 +56,7 @@ class Tree:
         self.root.take()
         if self._reads_only:
             return
-        with self.root.told("open"):
+        with self._told("open"):
             make_directories(self.own_attempts, below=self.root.path)
             make_directories(self._locks, below=self.root.path)
             if self._swept:
@@ -196,7 +196,7 @@ class Tree:
         path = self.root.file(key)
         name = hashlib.sha256(key.encode()).hexdigest()
         self.root.check()
-        with self.root.told(f"write of {key}"), Path(f"{self._locks}/{name}").open("wb") as lock:
+        with self._told(f"write of {key}"), Path(f"{self._locks}/{name}").open("wb") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -228,12 +228,24 @@ class Tree:
         """
         path = self.root.file(key)
         self.root.check()
-        with self.root.told(f"write of {key}"):
+        with self._told(f"write of {key}"):
             try:
                 self._replace(path, data)
             except OSError as error:
                 if error.errno not in _FULL or not _written_in_place(path, data):
                     raise
+
+    @contextlib.contextmanager
+    def _told(self, what: str) -> Iterator[None]:
+        """Tell also of what is ours below the root and was removed; `open` makes it anew."""
+        try:
+            with self.root.told(what):
+                yield
+        except FileNotFoundError as error:
+            raise StorageUnavailable(
+                f"{what}: {self.root.path}/{PRIVATE} was removed; a daemon that runs makes it "
+                "again within half a minute"
+            ) from error
 
     def _replace(self, path: str, data: bytes) -> None:
         directory = path.rpartition("/")[0]

@@ -1,8 +1,11 @@
 """The local storage where its disk or its caller fails between two steps."""
 
+import asyncio
 import concurrent.futures
 import errno
 import os
+import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +86,42 @@ async def test_a_delete_whose_sync_fails_is_not_answered_as_done(
     assert outcome.pop("elsewhere/never.log") is None
     assert outcome.keys() == set(names)
     assert all(isinstance(error, StorageUnavailable) for error in outcome.values())
+
+
+async def test_what_is_ours_and_was_removed_is_told_and_made_again(
+    storage: LocalStorage, tmp_path: Path
+) -> None:
+    """Its error was none of ours: the next write of the presence file ended the daemon."""
+    etag = await storage.put_control("_rlmm/b", b"1", if_etag=None)
+    shutil.rmtree(tmp_path / "remote/.rlmm")
+    for write in (
+        storage.overwrite_control("_rlmm/a", b"1"),
+        storage.put_control("_rlmm/b", b"2", if_etag=etag),
+    ):
+        with pytest.raises(StorageUnavailable, match=r"/\.rlmm was removed"):
+            await write
+    await storage.open()
+    await storage.overwrite_control("_rlmm/a", b"1")
+    await storage.put_control("_rlmm/b", b"2", if_etag=etag)
+
+
+async def test_a_file_that_was_read_is_closed_in_a_thread(
+    storage: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mount is asked at a close, too, and may hang."""
+    await put(storage, source(tmp_path, b"abc"))
+    closed, real = list[int](), os.close
+
+    def close(descriptor: int) -> None:
+        if str(Path(f"/proc/self/fd/{descriptor}").readlink()).endswith("remote/d/a.log"):
+            closed.append(threading.get_ident())
+        real(descriptor)
+
+    monkeypatch.setattr(os, "close", close)
+    assert [piece async for piece in storage.fetch("d/a.log", 0, 3)] == [b"abc"]
+    while not closed:  # noqa: ASYNC110 - it is a thread that closes
+        await asyncio.sleep(0)
+    assert threading.get_ident() not in closed
 
 
 @pytest.mark.parametrize("fails", [False, True])
