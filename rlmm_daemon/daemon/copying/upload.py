@@ -120,7 +120,7 @@ async def upload(
         except* RlmmError as errors:
             raise first_of(errors) from None
         stored = storing.result()
-        sources.check_unchanged()
+        await in_thread(threads, sources.check_unchanged)
     by_kind = dict(zip((kind for kind, _, _ in rows), stored, strict=True))
     if by_kind[ObjectKind.LOG].crc32c != log.crc32c.result():
         raise ChecksumMismatch("the storage holds another .log than the broker's disk")

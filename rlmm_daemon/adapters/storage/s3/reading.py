@@ -53,8 +53,16 @@ class Reader:
         """
         return await in_thread(self._threads, functools.partial(_part, source, offset, length))
 
+    async def version(self, source: Source) -> tuple[int, int, int] | None:
+        """Return `version_of` a source; its disk may hang."""
+        return await in_thread(self._threads, functools.partial(version_of, source))
+
     async def checksum(self, source: Source, offset: int, length: int) -> int:
-        """Return the CRC-32C of a piece of the source without keeping it."""
+        """Return the CRC-32C of a piece of the source without keeping it.
+
+        Raises:
+            ChecksumMismatch: the source was written to meanwhile.
+        """
         return await in_thread(self._threads, functools.partial(_checksum, source, offset, length))
 
     async def block(self, source: Source, offset: int, length: int) -> bytes:
@@ -290,7 +298,9 @@ def _blocks(source: Source, offset: int, length: int) -> list[bytes]:
 
 
 def _checksum(source: Source, offset: int, length: int) -> int:
-    found = 0
+    before, found = version_of(source), 0
     for at in range(offset, offset + length, BLOCK_BYTES):
         found = crc32c(source.pread(at, min(BLOCK_BYTES, offset + length - at)), found)
+    if version_of(source) != before:
+        raise ChecksumMismatch("the source changed while it was read")
     return found

@@ -24,7 +24,6 @@ from rlmm_daemon.adapters.storage.s3.reading import (
     blocks_read,
     checksum_text,
     joined_parts,
-    version_of,
 )
 from rlmm_daemon.core.storage.calls import Calls
 from rlmm_daemon.domain.errors import (
@@ -143,10 +142,9 @@ class SegmentUpload:
         attempt = _Attempt()
 
         async def put() -> None:
-            before = version_of(source)
             crc32c, body = await self._read(source, 0, source.size)
             first.append(crc32c)
-            if crc32c != first[0] or version_of(source) != before:
+            if crc32c != first[0]:
                 raise ChecksumMismatch(f"the source of {key} changed while it was read", key=key)
             self._progress.write_begun = True
             self._log_sent = self._log_sent or row is self._rows[-1]
@@ -218,7 +216,7 @@ class SegmentUpload:
     async def _parts(self, upload: _Multipart, row: Row) -> int:
         """Send all parts and return the checksum of the whole."""
         _, key, source = row
-        before = version_of(source)
+        before = await self._tools.reader.version(source)
         numbers = range(1, -(-source.size // upload.part_size) + 1)
         queue = iter(numbers)
 
@@ -229,7 +227,7 @@ class SegmentUpload:
 
         workers = min(len(numbers), self._client.options.parts_in_flight_max)
         await _all([worker] * workers, name="storage.part")
-        if version_of(source) != before:
+        if await self._tools.reader.version(source) != before:
             raise ChecksumMismatch(f"the source of {key} changed while it was copied", key=key)
         checksums = [upload.crc32c[number] for number in numbers]
         return await joined_parts(checksums, upload.part_size, source.size)

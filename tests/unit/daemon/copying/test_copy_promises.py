@@ -18,7 +18,7 @@ from rlmm_daemon.daemon.base.crash_guard import blame, blamed
 from rlmm_daemon.daemon.copying import copier as copiers
 from rlmm_daemon.daemon.copying import copy_job, late_objects, upload
 from rlmm_daemon.daemon.copying.progress import CopyKind, RollBack
-from rlmm_daemon.daemon.copying.sources import open_sources
+from rlmm_daemon.daemon.copying.sources import SegmentSources, open_sources
 from rlmm_daemon.domain.errors import (
     Draining,
     HistoryLost,
@@ -634,6 +634,21 @@ async def test_a_copy_whose_disk_hangs_and_that_is_abandoned_meanwhile_undoes_no
     over.set()
     assert task.cancelled()
     assert world.log.written == ["ADD"]
+
+
+@pytest.mark.parametrize("short_bytes", [0, upload.SHORT_BYTES])
+async def test_whether_a_file_changed_is_looked_at_in_a_thread(world, monkeypatch, short_bytes):
+    monkeypatch.setattr(upload, "SHORT_BYTES", short_bytes)
+    looked, real = set[int](), SegmentSources.check_unchanged
+
+    def check(sources: SegmentSources) -> None:
+        looked.add(threading.get_ident())
+        real(sources)
+
+    monkeypatch.setattr(SegmentSources, "check_unchanged", check)
+    await world.copier.copy_segment(RECORD, world.files)
+    assert looked
+    assert threading.get_ident() not in looked
 
 
 async def test_a_long_copy_that_is_ended_lets_go_of_both_its_threads_at_once(world, monkeypatch):

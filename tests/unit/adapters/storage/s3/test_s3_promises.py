@@ -1,5 +1,7 @@
 """Copies and deletes on an S3 whose answers, or whose caller's files, are others than before."""
 
+import os
+import threading
 from typing import Any
 
 import pytest
@@ -8,6 +10,7 @@ from crc32c import crc32c
 from rlmm_daemon.adapters.storage.s3.options import MIB
 from rlmm_daemon.adapters.storage.s3.reading import checksum_text
 from rlmm_daemon.domain.errors import ChecksumMismatch, RlmmError, StorageUnavailable
+from rlmm_daemon.ports.sources import FileSource
 from rlmm_daemon.ports.storage import ObjectKind, Progress
 from tests.contract.storage import Buffer
 from tests.unit.adapters.storage.s3.scripted_s3 import (
@@ -47,6 +50,27 @@ async def test_a_retry_sends_what_the_first_attempt_sent_or_nothing(pair, *, in_
         await storage.put_segment([(ObjectKind.LOG, "a.log", source)], progress=Progress())
     assert s3.calls.count("complete_multipart_upload") == 0
     await storage.close()
+
+
+@pytest.mark.parametrize("in_parts", [False, True])
+async def test_no_source_is_looked_at_on_the_loop(tmp_path, monkeypatch, in_parts):
+    """The broker's disk may be a mount that hangs: look-ups and writes would hang with it."""
+    (tmp_path / "11.log").write_bytes(b"M" * (2 * MIB))
+    source = FileSource(os.open(tmp_path / "11.log", os.O_RDONLY), "11.log")
+    looked, real = set[int](), os.fstat
+
+    def fstat(descriptor: int) -> os.stat_result:
+        if descriptor == source.fileno():
+            looked.add(threading.get_ident())
+        return real(descriptor)
+
+    monkeypatch.setattr(os, "fstat", fstat)
+    storage = storage_on(StoringS3(), **(IN_PARTS if in_parts else {}))
+    await storage.put_segment([(ObjectKind.LOG, "a.log", source)], progress=Progress())
+    assert looked
+    assert threading.get_ident() not in looked
+    await storage.close()
+    source.close()
 
 
 @pytest.mark.parametrize("found", ["it", "lower", "higher", "shorter", "longer", "none"])
