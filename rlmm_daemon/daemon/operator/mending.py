@@ -46,6 +46,10 @@ from rlmm_daemon.domain.segment import SegmentState as S
 
 #: How long an order waits to be judged; a longer replay goes on and is answered as it stands.
 JUDGED_SECONDS: Final = 20.0
+_UNREAD: Final = (
+    "its log was not read to the end yet, so nothing was put back: what is still to be read may "
+    "show it, or its end; ask again once it is read (rlmm partitions)"
+)
 
 logger = structlog.get_logger(__name__)
 
@@ -69,6 +73,8 @@ class Mending:
         self._recovery = recovery
         self._guard = guard
         self._repair_log = repair
+        #: Two repairs at once would each take what the other writes for the log's own.
+        self._repairing = asyncio.Lock()
 
     async def retry(self, followers: Sequence[Follower]) -> dict[str, Any]:
         """Start those that failed over; return which, and which of them failed again.
@@ -162,8 +168,11 @@ class Mending:
 
         Raises:
             InvalidArgument: nothing is, or objects were not looked for yet.
+            NotReady: it is read for so long that nobody knows yet what is missing.
         """
         await _judged([follower])
+        if not _is_judged(follower):
+            raise not_ready(follower.partition, follower.state, follower.lag)
         if not without_looking:
             self._require_looked_for([follower])
         missing = _given_up(follower, without_looking=without_looking)
@@ -236,13 +245,15 @@ class Mending:
         to have failed, those that are not judged yet are waited for, as after a start: told are
         those of which it is still not known, and those of whose log the head was not read.
         """
-        if not _failed(followers):
-            await _judged(followers)
-        failed = _failed(followers)
-        well = [follower for follower in followers if follower not in failed]
-        unknown = [each.partition for each in well if not _is_judged(each)]
-        self._forgive(_crashed(failed))
-        rows = [await self._repair(*each) for each in failed.items()]
+        async with self._repairing:
+            if not _failed(followers):
+                await _judged(followers)
+            failed = _failed(followers)
+            well = [follower for follower in followers if follower not in failed]
+            unknown = [each.partition for each in well if not _is_judged(each)]
+            self._forgive(_crashed(failed))
+            until = asyncio.get_running_loop().time() + JUDGED_SECONDS
+            rows = [await self._repair(*each, until) for each in failed.items()]
         await _judged(failed)
         for row, follower in zip(rows, failed, strict=True):
             row["state"] = follower.state.value
@@ -259,7 +270,7 @@ class Mending:
             if self._repair_log is not None and each.went_on_from and _is_judged(each)
         ]
 
-    async def _repair(self, follower: Follower, failure: Failure) -> dict[str, Any]:
+    async def _repair(self, follower: Follower, failure: Failure, until: float) -> dict[str, Any]:
         row: dict[str, Any] = {
             "metadata_partition": follower.partition,
             "reason": failure.reason.value,
@@ -276,7 +287,10 @@ class Mending:
             await _judged([follower])
         row["appended"] = 0
         try:
-            await self._put_back(follower, row)
+            if await _read_to_end(follower, until):
+                await self._put_back(follower, row)
+            elif not follower.waits_for_order:
+                row["error"] = _UNREAD
         except OutcomeUnknown as error:
             # Appended twice it is a repeat, so the operator may simply ask again.
             row["error"] = error.message
@@ -350,6 +364,19 @@ async def _judged(followers: Iterable[Follower]) -> None:
                     await follower.changed.wait()
     except TimeoutError:
         return
+
+
+async def _read_to_end(follower: Follower, until: float) -> bool:
+    """Whether a fold is read to its log's end, which is waited for until then (the loop's time)."""
+    try:
+        async with asyncio.timeout_at(until):
+            while follower.restarting or not follower.read_to_end:
+                if follower.waits_for_order or follower.retired:
+                    return False
+                await follower.changed.wait()
+    except TimeoutError:
+        return False
+    return True
 
 
 def _events(found: Candidate) -> list[bytes]:

@@ -42,6 +42,8 @@ class Failed(Follower):
     restarting: bool = False
     head_alone: bool = False
     went_on_from: int = 0
+    read_to_end: bool = True
+    waits_for_order: bool = False
     lag: int = 5
     verdicts: list[Failure | None] = field(default_factory=list)
     done: list[str] = field(default_factory=list)
@@ -474,6 +476,67 @@ async def test_a_held_segment_is_begun_and_finished_again_once_its_delete_is_ove
     assert follower.state_of(1) is S.COPY_SEGMENT_FINISHED
     assert not follower.fold.held_records()
     assert cast("Any", records.decode(follower.appended[-1])).custom_metadata == custom
+
+
+@pytest.mark.parametrize("how", ["read in time", "read too slowly", "stopped"])
+async def test_nothing_is_put_back_of_a_log_that_is_not_read_to_its_end(monkeypatch, how):
+    """What was not read yet holds the segment, its end, or that what was held was put back."""
+    monkeypatch.setattr(mending, "JUDGED_SECONDS", 60 if how == "read in time" else 0.01)
+    follower = Failed(failure=lost(), read_to_end=False, waits_for_order=how == "stopped")
+    follower.missing = [records.encode(finished(1))]
+    follower.verdicts = [lost()]
+    custom = facts_of(begun(2))
+    follower.apply(
+        records.encode(begun(2)),
+        updated(2, custom=custom),
+        updated(2, S.DELETE_SEGMENT_STARTED, custom=ONLY_IF_STARTED),
+    )
+
+    class Reading(Broadcast):
+        async def wait(self, *_: Broadcast) -> None:
+            assert not follower.appended
+            if how != "read in time":
+                await asyncio.Event().wait()
+            follower.missing, follower.read_to_end = [], True
+
+    follower.changed = Reading()
+    (row,) = (await ordered(follower)[0].repair(cast("Any", [follower])))["repaired"]
+    if how == "read in time":
+        assert (row["appended"], len(follower.appended)) == (3, 3), "what is held alone"
+    else:
+        assert (row["appended"], follower.appended) == (0, [])
+        told = "the evidence" if how == "stopped" else "not read to the end yet"
+        assert told in row["error"]
+
+
+async def test_what_is_missing_of_a_log_that_is_being_read_is_not_given_up(monkeypatch):
+    monkeypatch.setattr(mending, "JUDGED_SECONDS", 0.01)
+    follower = Failed(state=PartitionState.REPLAYING, missing=[records.encode(finished(1))])
+    mend, fleet = ordered(follower)
+    with pytest.raises(NotReady, match="replaying, 5 events behind"):
+        await mend.accept(cast("Any", follower), without_looking=True)
+    assert fleet.accepted == []
+
+
+async def test_two_repairs_of_one_log_come_one_after_the_other():
+    follower = Failed(failure=lost(FailureReason.LOG_CORRUPT), verdicts=[lost()])
+    at_work, most = 0, 0
+
+    async def repair(*_: Any) -> dict[str, Any]:
+        nonlocal at_work, most
+        at_work, most = at_work + 1, max(most, at_work + 1)
+        for _turn in range(5):
+            await asyncio.sleep(0)
+        at_work -= 1
+        return {}
+
+    mend, _ = ordered(follower, repair=repair)
+    async with asyncio.TaskGroup() as tasks:
+        both = [tasks.create_task(mend.repair(cast("Any", [follower]))) for _ in range(2)]
+    assert most == 1
+    reasons = [row["reason"] for each in both for row in each.result()["repaired"]]
+    assert reasons[:1] == ["log_corrupt"]
+    assert reasons.count("log_corrupt") == 1, "the other one finds what that led to"
 
 
 async def test_an_order_waits_until_its_partitions_are_judged_or_gone(monkeypatch):
