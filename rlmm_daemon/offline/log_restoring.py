@@ -160,6 +160,9 @@ def _finished(fold: Fold) -> Iterator[tuple[Key, SegmentMetadata]]:
         record = cache.get(segment_id) if cache else None
         assert record is not None, "it is live"
         yield (partition, segment_id), decode_segment(record)
+    for record in fold.held_records():  # finished, and marked as if its copy were stuck
+        segment = decode_segment(record)
+        yield (segment.partition, segment.segment_id), segment
 
 
 def run(

@@ -1,9 +1,9 @@
 """The list of lost segments, `N.lost`: a dropped fold's knowledge, written before the fold goes.
 
-*Missing* is a live COPY_SEGMENT_FINISHED of the dropped fold whose COPY_SEGMENT_FINISHED the replay
-did not apply. *Risen* is a segment whose COPY_SEGMENT_FINISHED the dropped fold had read, too, and
-that was not live in it: the log lost its deletion. Any of these makes the partition
-`failed(history_lost)`; none, and it goes on.
+*Missing* is a live COPY_SEGMENT_FINISHED of the dropped fold, or a held one, whose
+COPY_SEGMENT_FINISHED the replay did not apply. *Risen* is a segment whose COPY_SEGMENT_FINISHED the
+dropped fold had read, too, and that was not live in it: the log lost its deletion. Any of these
+makes the partition `failed(history_lost)`; none, and it goes on.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -340,7 +340,9 @@ def _ends(update: bytes) -> bool:
 def finished(
     fold: Fold, damaged: Callable[[TopicIdPartition], None]
 ) -> Iterator[tuple[_Key, bytes]]:
-    """Yield the record of each live COPY_SEGMENT_FINISHED segment of a fold.
+    """Yield the record of each live COPY_SEGMENT_FINISHED segment of a fold, and of those held.
+
+    What is held was finished, and a delete that was meant for a stuck copy has not ended it.
 
     What a damaged snapshot held of a user partition is not known any more, and `damaged` told so.
     """
@@ -351,7 +353,8 @@ def finished(
             logger.warning("not compared", partition=str(partition), error=damage.message)
             damaged(partition)
             continue
-        for segment_id, record in cache.live_finished_records():
+        held = zip(sorted(cache.held), cache.held_records(), strict=True)
+        for segment_id, record in chain(cache.live_finished_records(), held):
             yield cache.prefix + segment_id, record
 
 

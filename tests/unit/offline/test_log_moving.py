@@ -17,6 +17,7 @@ from rlmm_daemon import config as configuration
 from rlmm_daemon.adapters.storage.local import LocalStorage
 from rlmm_daemon.cli import main
 from rlmm_daemon.codec import marker
+from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
 from rlmm_daemon.codec.marker import BucketMarker
 from rlmm_daemon.codec.state_files import (
     Position,
@@ -223,6 +224,17 @@ def test_a_snapshot_that_had_read_what_the_log_lost_is_proof_enough(tmp_path, co
     known = known_to([str(tmp_path / "a")])
     done = log_restoring.run(config, known, "kafka", execute=False)
     assert done == [row(known=2, missing=1)]
+
+
+def test_what_was_held_when_the_snapshot_was_made_is_restored(tmp_path, config, monkeypatch):
+    """It was finished, and then marked for deletion as if its copy were stuck."""
+    stuck = updated(1, S.DELETE_SEGMENT_STARTED, custom=ONLY_IF_STARTED)
+    snapshot(tmp_path / "a", [*life(1), stuck])
+    log = store()
+    use(monkeypatch, {"kafka": log})
+    known = known_to([str(tmp_path / "a")])
+    assert log_restoring.run(config, known, "kafka", execute=True) == [row(missing=1, appended=1)]
+    assert log.partition(N).end == 2
 
 
 def test_a_partition_that_came_back_to_life_is_restored(tmp_path, config, monkeypatch):

@@ -7,6 +7,7 @@ import pytest
 from crc32c import crc32c
 
 from rlmm_daemon.adapters.os.disk import LocalDisk
+from rlmm_daemon.codec import records
 from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
 from rlmm_daemon.codec.record_suffix import ENVELOPE, prefix_of
 from rlmm_daemon.codec.state_files import LOST_RECORDS_AT_ONCE, Lost, lost_from
@@ -218,6 +219,28 @@ async def test_a_delete_that_was_meant_for_a_stuck_copy_is_no_end():
         replay.apply(1, updated(0, S.DELETE_SEGMENT_STARTED, custom=ONLY_IF_STARTED)), 0
     )
     assert ids_of(history) == {segment_id(0)}
+
+
+async def test_a_held_segment_of_a_dropped_fold_is_missing_where_the_log_lost_it():
+    """It was finished, and what was meant for a stuck copy has not ended it."""
+    events = [
+        started(0, 0, 9),
+        updated(0),
+        updated(0, S.DELETE_SEGMENT_STARTED, custom=ONLY_IF_STARTED),
+    ]
+    known = Fold(of(TP), COUNT)
+    for value in events:
+        known.apply(known.position, value)
+    for left in range(len(events) + 1):
+        history = History(of(TP), StateDirectory(Files(), "state"))
+        await history.drop(known, "cut off", same_log=True)
+        replay = Fold(of(TP), COUNT)
+        for value in events[:left]:
+            offset = replay.position
+            history.applied(replay.apply(offset, value), offset)
+        assert history.missing_count == (left < 2), left
+        finish = [records.decode(record) for record in history.missing]
+        assert [each.state for each in finish] == [S.COPY_SEGMENT_FINISHED] * (left < 2)
 
 
 def small(count: int) -> Fold:
