@@ -49,10 +49,13 @@ class Contents(msgspec.Struct, kw_only=True):
     events: list[bytes] = msgspec.field(default_factory=list)
     #: Every segment whose COPY_SEGMENT_FINISHED was applied, gone ones too -> its first offset.
     finished: dict[Key, int] = msgspec.field(default_factory=dict)
-    #: Every segment of which a delete is there, also where the log lost what came before.
-    ended: set[Key] = msgspec.field(default_factory=set)
+    #: Every segment of which a delete is there, also where the log lost what came before -> the
+    #: last one's offset.
+    ended: dict[Key, int] = msgspec.field(default_factory=dict)
     #: User partitions that are marked for removal, likewise.
     marked: set[TopicIdPartition] = msgspec.field(default_factory=set)
+    #: Every user partition that ever was -> the last mark's offset.
+    marks: dict[TopicIdPartition, int] = msgspec.field(default_factory=dict)
     start: int = 0
     #: What is read up to, and the leader epoch of the last batch.
     position: int = 0
@@ -63,9 +66,21 @@ class Contents(msgspec.Struct, kw_only=True):
     dropped_to: int = 0
     passed_over: int = 0
 
-    def was_deleted(self, partition: TopicIdPartition, segment_id: SegmentId) -> bool:
-        """Whether the log says that a segment was deleted, or is to be."""
-        return (partition, segment_id) in self.ended or partition in self.marked
+    def lacks(self, key: Key, *, since: int) -> bool:
+        """Whether the log neither holds a segment that was known to be finished nor ended it.
+
+        What lies before `since` had been read by whoever knew it: an end there was that of an
+        earlier copy under its id. 0: of another log; any finish and any end counts then.
+        """
+        partition, segment_id = key
+        if not since:
+            ended = key in self.ended or partition in self.marked
+            return not ended and key not in self.finished
+        if max(self.ended.get(key, -1), self.marks.get(partition, -1)) >= since:
+            return False
+        cache = self.fold.cache(partition)
+        there = None if cache is None else cache.state(segment_id)
+        return there is not SegmentState.COPY_SEGMENT_FINISHED
 
     def lost(self) -> tuple[LogRange, ...]:
         """Return the offsets whose events may be lost, those before the start included."""
@@ -210,7 +225,7 @@ async def _range(log: EventLog, number: MetadataPartition) -> LogRange:
 
 def _take(found: Contents, offset: int, value: bytes | None) -> None:
     outcome = found.fold.apply(offset, value)
-    _note_deletes(found, outcome)
+    _note_deletes(found, outcome, offset)
     if not isinstance(outcome, Applied) or value is None:
         found.passed_over += 1
         return
@@ -220,7 +235,7 @@ def _take(found: Contents, offset: int, value: bytes | None) -> None:
         found.finished.setdefault((event.partition, event.segment_id), offset)
 
 
-def _note_deletes(found: Contents, outcome: Outcome) -> None:
+def _note_deletes(found: Contents, outcome: Outcome, offset: int) -> None:
     """Note deletes, also those whose segment the log does not have: it lost what came before."""
     if not isinstance(outcome, Applied | Rejected | Repeated):
         return
@@ -233,9 +248,10 @@ def _note_deletes(found: Contents, outcome: Outcome) -> None:
                 state=SegmentState.DELETE_SEGMENT_STARTED | SegmentState.DELETE_SEGMENT_FINISHED
             ) as update
         ) if isinstance(outcome, Applied) or unknown:
-            found.ended.add((update.partition, update.segment_id))
+            found.ended[update.partition, update.segment_id] = offset
         case PartitionDelete() as mark:
             found.marked.add(mark.partition)
+            found.marks[mark.partition] = offset
         case SegmentMetadata() as begun if isinstance(outcome, Applied):
             found.marked.discard(begun.partition)  # a new life of that partition
         case _:

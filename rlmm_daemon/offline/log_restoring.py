@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-from msgspec.structs import replace
 
 from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.codec import records
@@ -20,6 +19,7 @@ from rlmm_daemon.core.fold.fold import Fold
 from rlmm_daemon.core.partitioner import metadata_partition
 from rlmm_daemon.core.snapshots import unsealing
 from rlmm_daemon.daemon.base.segment_log import decode_segment
+from rlmm_daemon.daemon.operator.recovering import Candidate, beginning_of
 from rlmm_daemon.domain.errors import ConfigError, InvalidArgument, RlmmError
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
@@ -27,7 +27,6 @@ from rlmm_daemon.observability.logging import beside_answers
 from rlmm_daemon.offline.log_adoption import (
     adopt,
     is_configured,
-    read_before,
     refuse_beside_a_daemon,
 )
 from rlmm_daemon.offline.log_contents import (
@@ -42,11 +41,12 @@ from rlmm_daemon.offline.log_contents import (
     read_on,
     require_one_cluster,
     require_there,
-    topic_of,
 )
+from rlmm_daemon.offline.log_ends import Log, ReadTo, require_recorded
 from rlmm_daemon.offline.log_objects import Objects, looking
 from rlmm_daemon.offline.ownership import given_to_owner
 from rlmm_daemon.ports.event_log import (
+    NO_EPOCH,
     EventLog,
     LogMissing,
     LogMoved,
@@ -59,8 +59,6 @@ CHUNK: Final = 64
 LOCK_NAME: Final = "log-restore.lock"
 _NAME: Final = re.compile(r"(?P<number>\d+)-(?P<generation>\d{10})\.snapshot(?P<rejected>.*)")
 
-Log = tuple[int, TopicId]
-
 
 class Known(msgspec.Struct, frozen=True):
     """What snapshots know."""
@@ -72,8 +70,11 @@ class Known(msgspec.Struct, frozen=True):
     cluster_id: str | None = None
     #: Newest snapshots that can't be read, in whose place older ones were taken.
     damaged: tuple[str, ...] = ()
-    #: The offset up to which the snapshot of each metadata partition and log has read.
-    read_to: Mapping[Log, int] = msgspec.field(default_factory=dict)
+    read_to: ReadTo = msgspec.field(default_factory=dict)
+    #: The leader epoch in which it had.
+    epochs: Mapping[Log, int] = msgspec.field(default_factory=dict)
+    #: Of which log each segment is known.
+    logs: Mapping[Key, TopicId] = msgspec.field(default_factory=dict)
 
 
 class Restored(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,6 +88,25 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
     #: Those whose objects are not whole in the storage.
     objects_gone: int
     appended: int
+
+
+class _Wanted(msgspec.Struct, frozen=True):
+    """What snapshots know of one metadata partition."""
+
+    segments: dict[Key, SegmentMetadata]
+    #: Up to where the log is still what the snapshot of this log had read; 0: there is none.
+    common_end: int
+    #: What that snapshot knows.
+    of_this_log: set[Key]
+
+    def lacking(self, there: Contents) -> list[SegmentMetadata]:
+        """Return the segments that the log neither holds as finished nor says to be deleted."""
+        ends = {True: self.common_end, False: 0}
+        return [
+            segment
+            for key, segment in self.segments.items()
+            if there.lacks(key, since=ends[key in self.of_this_log])
+        ]
 
 
 class _Newest(msgspec.Struct):
@@ -127,10 +147,15 @@ def known_to(directories: Iterable[str], *, accept_damaged: bool = False) -> Kno
     counts = {header.partition_count for header in headers}
     if len(counts) != 1:
         raise InvalidArgument(f"the snapshots are of logs with {sorted(counts)} partitions")
-    known = {key: each for _, fold in newest.folds.values() for key, each in _finished(fold)}
+    known, logs = dict[Key, SegmentMetadata](), dict[Key, TopicId]()
+    for (_, topic_id), (_, fold) in newest.folds.items():
+        for key, segment in _finished(fold):
+            known[key], logs[key] = segment, topic_id
     cluster_id = next((h.cluster_id for h in headers if h.cluster_id is not None), None)
     read_to = {log: header.next_offset for log, (header, _) in newest.folds.items()}
-    return Known(known, counts.pop(), cluster_id, tuple(newest.damaged), read_to)
+    epochs = {log: header.leader_epoch for log, (header, _) in newest.folds.items()}
+    damaged = tuple(newest.damaged)
+    return Known(known, counts.pop(), cluster_id, damaged, read_to, epochs, logs)
 
 
 def _read_directory(directory: Path, newest: _Newest) -> bool:
@@ -221,7 +246,7 @@ async def _run(
         # It would go on with this log, and take it for a foreign one at each start from then on.
         await refuse_beside_a_daemon(config)
     if execute and not accept_loss:
-        await _require_recorded(config, known, target)
+        await require_recorded(config, known.read_to, target)
     # A log that is gone is made anew, but not by a dry run.
     async with (
         looking(config) as objects,
@@ -232,7 +257,8 @@ async def _run(
             {**named, "the log": log.identity.cluster_id, "the storage": objects.cluster_id}
         )
         numbers = map(MetadataPartition, range(count_of(log)))
-        wanted = {n: mine for n in numbers if (mine := _of(known, n, count_of(log)))}
+        found = {number: await _of(known, number, log) for number in numbers}
+        wanted = {number: mine for number, mine in found.items() if mine.segments}
         reads = {number: await contents(log, number) for number in wanted}
         if not accept_loss:  # before anything is appended
             _require_read(log.identity.topic_id, known, reads, objects)
@@ -247,73 +273,6 @@ async def _run(
                 ends = {int(n): Position(read.position, read.epoch) for n, read in reads.items()}
                 await adopt(config, target, log.identity, hold_before_ms=now_ms, ends=ends)
         return rows
-
-
-async def _require_recorded(config: Config, known: Known, target: str) -> None:
-    """Make sure that snapshots know all that the daemon had read of a log that is gone.
-
-    What was acknowledged between the last note of positions and a crash is known to nothing: only a
-    daemon that was stopped wrote down where an embedded log ended. Of a log that is there the
-    daemon finds out by itself what it lacks: a new one has another id.
-
-    Raises:
-        InvalidArgument: more had been acknowledged, or nothing says whether; nothing was made.
-    """
-    if not is_configured(config, target):
-        return
-    before = await read_before(config)
-    if not before and await topic_of(config, target) is None:
-        raise _untold()
-    for gone, positions in before.items():
-        beyond = {
-            number: at.next_offset
-            for number, at in positions.items()
-            if at.next_offset > known.read_to.get((number, gone), 0)
-        }
-        ends = {number: end for (number, log), end in known.read_to.items() if log == gone}
-        ends |= {number: at.next_offset for number, at in positions.items()}
-        exact = {number for number, at in positions.items() if at.exact}
-        inexact = isinstance(config.event_log, EmbeddedLog) and {
-            # Nothing is noted of one that held nothing.
-            number: end
-            for number, end in ends.items()
-            if end and number not in exact
-        }
-        if (beyond or inexact) and await topic_of(config, target) != gone:
-            if beyond:
-                raise _unrecorded(known, gone, *min(beyond.items()))
-            if inexact:
-                raise _unended(*min(inexact.items()))
-
-
-def _unrecorded(known: Known, gone: TopicId, number: int, end: int) -> InvalidArgument:
-    return InvalidArgument(
-        f"the daemon had read metadata partition {number} of the log that is gone up to offset "
-        f"{end}, the snapshots up to {known.read_to.get((number, gone), 0)}: segments that were "
-        "finished in between do not come back, and would be answered as if they had never been. "
-        "Next: name other brokers' snapshots; or the same with --accept-loss, which holds their "
-        "objects"
-    )
-
-
-def _unended(number: int, end: int) -> InvalidArgument:
-    return InvalidArgument(
-        f"the daemon did not stop by itself: it had read metadata partition {number} of the log "
-        f"that is gone up to offset {end} when it last noted that, and nothing says what it "
-        "acknowledged behind that. Segments that were finished there do not come back, and would "
-        "be answered as if they had never been. Next: the same with --accept-loss, which holds "
-        "their objects"
-    )
-
-
-def _untold() -> InvalidArgument:
-    return InvalidArgument(
-        "the log is gone, and so is all that says how far the daemon had read it: positions.json "
-        "of the state directory, the presence file and the marker of the bucket. Nobody knows what "
-        "was finished that the snapshots had not read: it does not come back, and would be "
-        "answered as if it had never been. Next: put one of these files back from a copy; or the "
-        "same with --accept-loss"
-    )
 
 
 def _require_read(
@@ -339,7 +298,7 @@ def _require_read(
 def _require_ends(
     topic_id: TopicId,
     known: Known,
-    wanted: Mapping[MetadataPartition, Mapping[Key, SegmentMetadata]],
+    wanted: Mapping[MetadataPartition, _Wanted],
     reads: Mapping[MetadataPartition, Contents],
 ) -> None:
     """Make sure that the log still says of each segment that it lacks whether that was deleted.
@@ -349,7 +308,7 @@ def _require_ends(
     """
     for number, there in reads.items():
         read_to = known.read_to.get((number, topic_id), 0)
-        if read_to < there.dropped_to and _lacking(wanted[number], there):
+        if read_to < there.dropped_to and wanted[number].lacking(there):
             raise InvalidArgument(
                 f"metadata partition {number} was compacted up to offset {there.dropped_to}, and "
                 f"the snapshots here had read to {read_to}: the deletion of what would come back "
@@ -357,38 +316,46 @@ def _require_ends(
             )
 
 
-def _lacking(mine: Mapping[Key, SegmentMetadata], there: Contents) -> list[SegmentMetadata]:
-    """Return the segments of which the log has neither the finish nor a deletion."""
-    lacking = [key for key in mine if key not in there.finished]
-    return [mine[key] for key in lacking if not there.was_deleted(*key)]
+async def _of(known: Known, number: MetadataPartition, log: EventLog) -> _Wanted:
+    """Return what is known of one metadata partition, and what of it is of this very log.
 
-
-def _of(known: Known, number: int, count: int) -> dict[Key, SegmentMetadata]:
-    return {
+    Raises:
+        UnavailableError: the log does not say how far it is still what had been read of it.
+    """
+    assert log.identity is not None, "open"
+    count, topic_id = count_of(log), log.identity.topic_id
+    segments = {
         key: segment
         for key, segment in known.segments.items()
         if metadata_partition(key[0].topic_id, key[0].partition, count) == number
     }
+    epoch, common_end = known.epochs.get((number, topic_id), NO_EPOCH), 0
+    if epoch != NO_EPOCH:
+        found = await log.epoch_end(number, epoch)
+        common_end = max(0, min(found.end_offset, known.read_to[number, topic_id]))
+    of_this_log = {key for key in segments if known.logs[key] == topic_id}
+    return _Wanted(segments, common_end, of_this_log)
 
 
 async def _restored(
     log: EventLog,
     number: MetadataPartition,
-    mine: dict[Key, SegmentMetadata],
+    mine: _Wanted,
     there: Contents,
     *,
     objects: Objects,
     execute: bool,
 ) -> Restored:
-    lacking = sum(key not in there.finished for key in mine)
-    live = _lacking(mine, there)
+    live = mine.lacking(there)
+    begun_again = {(each.partition, each.segment_id) for each in live} & there.finished.keys()
+    lacking = sum(key not in there.finished for key in mine.segments) + len(begun_again)
     missing = await objects.whole(live)
     missing.sort(key=lambda each: (str(each.partition), each.start_offset))
     if execute:
         await _append(log, number, missing, there)
     return Restored(
         metadata_partition=number,
-        known=len(mine),
+        known=len(mine.segments),
         missing=len(missing),
         deleted=lacking - len(live),
         objects_gone=len(live) - len(missing),
@@ -407,6 +374,8 @@ async def _append(
     for begin in range(0, len(missing), CHUNK):
         chunk = missing[begin : begin + CHUNK]
         values = [value for segment in chunk for value in _events(segment, there.fold)]
+        for each in chunk:  # what is there of it is an earlier copy's finish
+            there.finished.pop((each.partition, each.segment_id), None)
         ours = await append_all(log, number, values)
         await read_on(log, number, there)
         offsets = [there.finished.get((each.partition, each.segment_id)) for each in chunk]
@@ -434,7 +403,5 @@ def _events(segment: SegmentMetadata, fold: Fold) -> list[bytes]:
         )
     )
     cache = fold.cache(segment.partition)
-    if cache is not None and cache.get(segment.segment_id) is not None:
-        return [finished]
-    begun = replace(segment, state=SegmentState.COPY_SEGMENT_STARTED, custom_metadata=None)
-    return [records.encode(begun), finished]
+    state = None if cache is None else cache.state(segment.segment_id)
+    return [*beginning_of(Candidate(segment=segment, state=state)), finished]

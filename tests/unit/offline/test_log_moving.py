@@ -28,6 +28,7 @@ from rlmm_daemon.codec.state_files import (
     to_json,
 )
 from rlmm_daemon.config import Config
+from rlmm_daemon.core.fold.cache import PartitionCache
 from rlmm_daemon.core.fold.fold import Fold
 from rlmm_daemon.core.snapshots import sealing
 from rlmm_daemon.core.storage.layout import Layout, object_key
@@ -39,7 +40,7 @@ from rlmm_daemon.domain.partition_delete import PartitionDeleteState
 from rlmm_daemon.domain.segment import SegmentState
 from rlmm_daemon.offline import log_contents, log_copying, log_restoring
 from rlmm_daemon.offline.log_adoption import adopt
-from rlmm_daemon.offline.log_contents import append_all
+from rlmm_daemon.offline.log_contents import append_all, contents
 from rlmm_daemon.offline.log_restoring import CHUNK, LOCK_NAME, Restored, known_to
 from rlmm_daemon.ports.event_log import LogIdentity
 from tests.support.memory_log import MemoryEventLog, MemoryLogStore
@@ -106,11 +107,14 @@ def use(
     return adopted
 
 
-def snapshot(directory: Path, values: Iterable[bytes], generation: int = 1, **header: Any) -> Path:
+def snapshot(
+    directory: Path, values: Iterable[bytes], generation: int = 1, *, epoch: int = -1, **header: Any
+) -> Path:
     """Write the snapshot of a log that holds these events."""
     fold = Fold(N, COUNT)
     for offset, value in enumerate(values):
         fold.apply(offset, value)
+    fold.advance(fold.position, epoch)
     of_log: dict[str, Any] = {"cluster_id": CLUSTER, "topic_id": TOPIC_ID, "created_at_ms": 1}
     of_log |= header
     written = sealing.header_of(fold, **of_log)
@@ -235,6 +239,38 @@ def test_what_was_held_when_the_snapshot_was_made_is_restored(tmp_path, config, 
     known = known_to([str(tmp_path / "a")])
     assert log_restoring.run(config, known, "kafka", execute=True) == [row(missing=1, appended=1)]
     assert log.partition(N).end == 2
+
+
+@pytest.mark.parametrize(
+    ("lost", "since"),
+    [((4, 6), []), ((5, 6), []), ((3, 6), []), ((4, 6), end(1)), ((4, 6), "removed")],
+)
+def test_a_later_copy_under_one_id_comes_back_though_the_log_has_the_earlier_ones_end(
+    tmp_path, config, monkeypatch, lost, since
+):
+    """Unless the log ended that one too, since the snapshot had read it."""
+    both = [*life(1), *end(1), *life(1)]
+    snapshot(tmp_path / "a", both, epoch=0)
+    gone = [*map(marked, P), *life(2)] if since == "removed" else since
+    log = store([*both, *gone])
+    log.lose(N, *lost)
+    use(monkeypatch, {"kafka": log})
+    known = known_to([str(tmp_path / "a")])
+    missing = int(not gone)
+    for executed in (False, True):
+        done = log_restoring.run(config, known, "kafka", execute=executed)
+        assert done == [row(missing=missing, appended=missing * executed)]
+    assert log_restoring.run(config, known, "kafka", execute=True) == [row()]
+    there = asyncio.run(read_of(log))
+    assert (there.state(segment_id(1)) is S.COPY_SEGMENT_FINISHED) == bool(missing)
+
+
+async def read_of(log: MemoryLogStore) -> PartitionCache:
+    opened = MemoryEventLog(log)
+    await opened.open(create=False)
+    cache = (await contents(opened, N)).fold.cache(TP)
+    assert cache is not None
+    return cache
 
 
 def test_a_partition_that_came_back_to_life_is_restored(tmp_path, config, monkeypatch):
