@@ -9,7 +9,8 @@ from typing import Final
 from msgspec.structs import replace
 
 from rlmm_daemon.adapters.event_log.embedded.identity import read_identity
-from rlmm_daemon.adapters.event_log.embedded.verify import MISPLACED, PartitionReport, verify
+from rlmm_daemon.adapters.event_log.embedded.misplaced import MISPLACED
+from rlmm_daemon.adapters.event_log.embedded.verify import PartitionReport, verify
 from rlmm_daemon.adapters.kafka.event_log import KafkaLog
 from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.adapters.os.disk import LocalDisk

@@ -41,7 +41,7 @@ def verify(directory: str, *, as_json: bool) -> None:
     preallocated_bytes, findings[{file, position, reason, kind}]}.
     """
     # Imported late: it brings the rooms of the daemon along.
-    from rlmm_daemon.adapters.event_log.embedded.verify import MISPLACED
+    from rlmm_daemon.adapters.event_log.embedded.misplaced import MISPLACED
     from rlmm_daemon.offline import answers
 
     reports = [msgspec.to_builtins(report) for report in answers.verify_log(directory)]

@@ -98,4 +98,5 @@ def _misplaced(one: FollowerState, offset: int) -> None:
     mixed up. In any other a stranger may have written it.
     """
     if isinstance(one.context.log, OwnEpochs):
+        one.strangers = True
         one.lack([LogRange(start=offset, end=offset + 1)])

@@ -364,7 +364,7 @@ class Follower(FollowerState):
 
     def _start_over(self) -> None:
         """Go on with a fold of nothing."""
-        self._gaps, self.looked_for = (), False
+        self._gaps, self.strangers, self.looked_for = (), False, False
         self.settled, self.went_on_from = None, 0
         self.applied_since_snapshot = 0
         self.fold = Fold(self.partition, self.context.partition_count)

@@ -45,6 +45,10 @@ from rlmm_daemon.ports.event_log import EventLog, LogRange, ranges_joined, range
 _REPLAYS_KEPT: Final = 16
 #: Of the gaps in a log, so many are named.
 _GAPS_NAMED: Final = 5
+_STRANGERS: Final = (
+    " (but events of another metadata partition: first of all rlmm doctor, which says whether "
+    "directories of the log changed places; then nothing is lost)"
+)
 
 
 class Trouble(msgspec.Struct):
@@ -147,6 +151,8 @@ class FollowerState:
         self.looked_for = False
         #: Offsets that the fold passed over and nobody vouches for, accepted or not.
         self._gaps: tuple[LogRange, ...] = ()
+        #: Events of another metadata partition stand among them.
+        self.strangers = False
         #: The position behind the last whole batch, with that batch's epoch; or of the snapshot.
         self.settled: Position | None = None
         #: How far the snapshot had read that the fold went on from; 0: it was read from the start.
@@ -287,12 +293,13 @@ class FollowerState:
     def _judged(self) -> Judged:
         """Return what there is to judge readiness by."""
         gaps = self.open_gaps
+        strangers = _STRANGERS if self.strangers else ""
         return Judged(
             reached=self.read_to_end,
             settled=self.settled,
             comparing=self.history.comparing,
             held=len(self.fold.held_records()) if self.fold.holding else 0,
-            gaps=offsets(gaps) if gaps else "",
+            gaps=offsets(gaps) + strangers if gaps else "",
             means=self._means,
         )
 

@@ -276,8 +276,10 @@ class Mending:
             "reason": failure.reason.value,
         }
         if failure.reason is FailureReason.LOG_CORRUPT:
-            if self._repair_log is None:
-                row["error"] = "this log is the brokers' to mend"
+            if self._repair_log is None or failure.instead is not None:
+                # What names another command is no damage: to mend it would make it one.
+                ours = self._repair_log is not None
+                row["error"] = failure.evidence if ours else "this log is the brokers' to mend"
                 follower.retry()
                 return row
             await follower.known_to_snapshot()

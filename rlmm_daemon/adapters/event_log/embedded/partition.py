@@ -391,9 +391,15 @@ class Partition:
 
     async def _recover(self) -> None:
         context = self._context
-        newest_epoch = self._generations.newest
+        newest_epoch, identity = self._generations.newest, self._generations.identity
+        assert identity is not None, "the log is open"
         found = await recover(
-            context, self._directory, self._partition, self._clean, newest_epoch=newest_epoch
+            context,
+            self._directory,
+            self._partition,
+            self._clean,
+            newest_epoch=newest_epoch,
+            partition_count=identity.partition_count,
         )
         self._generations.owed.pop(self._partition, None)
         if found.epochs.latest > newest_epoch:

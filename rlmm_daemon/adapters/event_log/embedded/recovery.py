@@ -16,6 +16,7 @@ from rlmm_daemon.adapters.event_log.embedded import compacted_files, epochs, fil
 from rlmm_daemon.adapters.event_log.embedded.compacted_files import Compaction
 from rlmm_daemon.adapters.event_log.embedded.epochs import EpochHistory
 from rlmm_daemon.adapters.event_log.embedded.identity import CleanEnd
+from rlmm_daemon.adapters.event_log.embedded.misplaced import require_own
 from rlmm_daemon.adapters.event_log.embedded.options import Context
 from rlmm_daemon.codec import scan
 from rlmm_daemon.domain.errors import LogCorrupt
@@ -43,8 +44,9 @@ async def recover(
     clean: CleanEnd | None,
     *,
     newest_epoch: int,
+    partition_count: int,
 ) -> Recovered:
-    """Return where the partition ends, after making that end durable.
+    """Return where the partition, one of so many, ends, after making that end durable.
 
     `newest_epoch` was begun last, by what the log's state says.
 
@@ -61,7 +63,13 @@ async def recover(
     if compaction is not compacted_files.NEVER:
         bases = await files.segments(context.disk, directory)
     found = await _recover(
-        context, directory, partition, clean, bases=bases, newest_epoch=newest_epoch
+        context,
+        directory,
+        partition,
+        clean,
+        bases=bases,
+        newest_epoch=newest_epoch,
+        partition_count=partition_count,
     )
     return replace(found, compaction=compaction)
 
@@ -74,6 +82,7 @@ async def _recover(
     *,
     bases: list[int],
     newest_epoch: int,
+    partition_count: int,
 ) -> Recovered:
     disk = context.disk
     if clean is not None and clean.base_offset == bases[-1]:
@@ -83,8 +92,18 @@ async def _recover(
             return Recovered(
                 bases=bases, position=clean.size, next_offset=clean.next_offset, epochs=history
             )
-    return await _scan_newest(
-        context, directory, partition, bases, clean=clean, newest_epoch=newest_epoch
+    path = files.segment_path(directory, bases[-1])
+    buffer = await files.read_segment(disk, path)
+    walked = scan.walk(buffer, bases[-1])
+    if clean is not None and walked.next_offset < clean.next_offset:
+        require_own(path, buffer, walked.found, partition, partition_count=partition_count)
+    _require_end(directory, clean, walked.next_offset)
+    if walked.reason:
+        _judge(buffer, walked, path, partition)
+    history = await _history(disk, directory, bases, walked, newest_epoch=newest_epoch)
+    await _make_durable(disk, directory, path, buffer, walked=walked)
+    return Recovered(
+        bases=bases, position=walked.stop, next_offset=walked.next_offset, epochs=history
     )
 
 
@@ -94,8 +113,8 @@ def _require_end(directory: str, clean: CleanEnd | None, next_offset: int) -> No
         path = files.segment_path(directory, clean.base_offset)
         reason = ended_before(clean, next_offset)
         raise LogCorrupt(
-            f"{path}: {reason}; put back what is gone while the daemon is stopped, else `rlmm log "
-            "repair` ends it",
+            f"{path}: {reason}; put back what is gone while the daemon is stopped (`rlmm doctor` "
+            "says whether directories changed places), else `rlmm log repair` ends it",
             file=path,
             reason=reason,
         )
@@ -106,29 +125,6 @@ def ended_before(clean: CleanEnd, next_offset: int) -> str:
     return (
         f"the log ended with offset {clean.next_offset} when it was stopped, and what is there "
         f"ends with {next_offset}"
-    )
-
-
-async def _scan_newest(
-    context: Context,
-    directory: str,
-    partition: MetadataPartition,
-    bases: list[int],
-    *,
-    clean: CleanEnd | None,
-    newest_epoch: int,
-) -> Recovered:
-    disk = context.disk
-    path = files.segment_path(directory, bases[-1])
-    buffer = await files.read_segment(disk, path)
-    walked = scan.walk(buffer, bases[-1])
-    _require_end(directory, clean, walked.next_offset)
-    if walked.reason:
-        _judge(buffer, walked, path, partition)
-    history = await _history(disk, directory, bases, walked, newest_epoch=newest_epoch)
-    await _make_durable(disk, directory, path, buffer, walked=walked)
-    return Recovered(
-        bases=bases, position=walked.stop, next_offset=walked.next_offset, epochs=history
     )
 
 

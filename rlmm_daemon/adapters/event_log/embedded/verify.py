@@ -1,29 +1,19 @@
 """Verification of an embedded log: every batch of every file is read, nothing is changed."""
 
 from collections.abc import Iterator
-from contextlib import suppress
 from itertools import islice
-from typing import Final, Literal
+from typing import Literal
 
 import msgspec
 
 from rlmm_daemon.adapters.event_log.embedded import compacted_files, files
 from rlmm_daemon.adapters.event_log.embedded.identity import clean_ends
-from rlmm_daemon.adapters.event_log.embedded.records import records_of
+from rlmm_daemon.adapters.event_log.embedded.misplaced import owner_of
 from rlmm_daemon.adapters.event_log.embedded.recovery import ended_before
-from rlmm_daemon.codec import records, scan
-from rlmm_daemon.core.partitioner import metadata_partition
-from rlmm_daemon.domain.errors import LogCorrupt, Malformed
+from rlmm_daemon.codec import scan
 from rlmm_daemon.domain.ids import MetadataPartition
-from rlmm_daemon.domain.segment import SegmentSnapshot
 from rlmm_daemon.ports.disk import Disk
 from rlmm_daemon.ports.event_log import LogRange
-
-#: What a person does about misplaced files.
-MISPLACED: Final = (
-    "directories were mixed up: stop the daemon, rename each to the number of the metadata "
-    "partition that its events are of, and start it; no repair mends that"
-)
 
 
 class FileFinding(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,24 +124,12 @@ def _strangers(
     """Yield each batch of another metadata partition, whose events every reader passes over."""
     for piece in pieces(buffer, base):
         for found in piece.found:
-            owner = _owner(buffer, found, partition_count)
+            owner = owner_of(buffer, found, partition_count)
             if owner not in (None, partition):
                 reason = f"the events from offset {found.base_offset} on are of partition {owner}"
                 yield FileFinding(
                     file=path, position=found.position, reason=reason, kind="misplaced"
                 )
-
-
-def _owner(buffer: bytes, found: scan.FoundBatch, partition_count: int) -> MetadataPartition | None:
-    """Return whose the first event of a batch is, for all of one are the same partition's."""
-    with suppress(LogCorrupt):
-        for _, value in records_of(buffer, found, position=0):
-            with suppress(Malformed):
-                event = None if value is None else records.decode(value)
-                if event is not None and not isinstance(event, SegmentSnapshot):
-                    name = event.partition
-                    return metadata_partition(name.topic_id, name.partition, partition_count)
-    return None
 
 
 def _judge_file(

@@ -260,6 +260,8 @@ async def test_another_partitions_files_in_the_place_of_ones_own_are_no_history_
         await until(lambda: follower.fold.position == 2)
         await until(lambda: follower.state is PartitionState.FAILED)
         assert follower.open_gaps
+        assert follower.failure is not None
+        assert "first of all rlmm doctor" in follower.failure.evidence
         await manager.fleet.acceptance.accept(follower)
         await until(lambda: follower.state is PartitionState.READY)
 

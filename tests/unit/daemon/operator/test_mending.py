@@ -387,6 +387,19 @@ async def test_a_log_that_is_the_brokers_is_only_read_again():
     assert row["next"] == again.command(NUMBER)
 
 
+async def test_files_that_a_repair_does_not_mend_are_left_alone():
+    """Directories that changed places: each lacks what is in the other."""
+    failure = Failure(FailureReason.LOG_CORRUPT, "mixed up", 1, instead="rlmm doctor")
+    follower = Failed(failure=failure, verdicts=[failure])
+
+    async def repair(*_: Any) -> dict[str, Any]:
+        raise AssertionError("nothing is to be mended")
+
+    (row,) = (await ordered(follower, repair=repair)[0].repair(cast("Any", [follower])))["repaired"]
+    assert follower.done == ["retry"], "what is known is not given up either"
+    assert (row["error"], row["next"]) == ("mixed up", "rlmm doctor")
+
+
 async def test_a_repair_says_what_it_failed_of_again_and_the_next_command():
     follower = Failed(failure=lost(), verdicts=[lost()])
     (row,) = (await ordered(follower)[0].repair(cast("Any", [follower])))["repaired"]

@@ -8,10 +8,11 @@ import pytest
 from rlmm_daemon.adapters.event_log.embedded.repair import repair
 from rlmm_daemon.adapters.event_log.embedded.verify import verify
 from rlmm_daemon.domain.errors import LogCorrupt
-from rlmm_daemon.domain.ids import MetadataPartition
+from rlmm_daemon.domain.ids import MetadataPartition, TopicIdPartition
 from rlmm_daemon.ports.event_log import NO_EPOCH, LogRange
 from tests.contract.event_log import P0, read, values
 from tests.unit.adapters.event_log.embedded.test_log import SMALL, Bench, bench, fill
+from tests.unit.daemon.events import COUNT, TP, of, started
 
 __all__ = ["bench"]
 
@@ -114,6 +115,45 @@ async def test_verify_names_what_is_gone(bench: Bench, lose: Callable[[Bench], N
     found = reports[P0].findings[-1]
     assert (found.file, found.kind) == (str(bench.directory / "0" / name), "corrupt")
     assert f"ended with offset {END}" in found.reason
+
+
+async def test_a_directory_that_changed_places_with_another_is_called_so_and_left_alone(
+    bench: Bench,
+) -> None:
+    """What the shorter one lacks is in the other: a repair would write over what is missing."""
+    mine, theirs = of(TP), MetadataPartition((of(TP) + 1) % COUNT)
+    other = next(
+        tp for n in range(1, 100) if of(tp := TopicIdPartition(TP.topic_id, "orders", n)) == theirs
+    )
+    log = await bench.open()
+    for number in range(3):
+        await log.append(mine, started(number, 10 * number, 10 * number + 9))
+    await log.append(theirs, started(9, 0, 9, other))
+    await log.close()
+    places = [bench.directory / str(number) for number in (mine, theirs)]
+
+    def change_places() -> None:
+        away = bench.directory / "away"
+        places[0].rename(away)
+        places[1].rename(places[0])
+        away.rename(places[1])
+
+    change_places()
+    (before,) = [file.read_bytes() for file in bench.files(mine)]
+    log = await bench.open()
+    with pytest.raises(LogCorrupt, match=f"events are of metadata partition {theirs};") as told:
+        await log.append(mine, b"more")
+    assert told.value.fields["command"] == "rlmm doctor"
+    assert "directories were mixed up: stop the daemon" in told.value.message
+    assert "rlmm log repair" not in told.value.message
+    await log.close()
+    assert [file.read_bytes() for file in bench.files(mine)] == [before]
+    change_places()
+    log = await bench.open()
+    assert (await log.end_offsets([mine, theirs])) == {
+        mine: LogRange(start=0, end=3),
+        theirs: LogRange(start=0, end=1),
+    }
 
 
 async def test_a_repair_that_is_cut_short_is_done_by_the_next(bench: Bench) -> None:

@@ -24,7 +24,9 @@ async def recovered(bench: Bench, clean: CleanEnd | None) -> tuple[Recovered, li
     """Recover partition 0; return what came of it, and the calls of the disk."""
     context = Context(disk=bench.disk, clock=bench.clock, spawn=bench.spawn, options=LARGE)
     before = len(bench.disk.calls)
-    found = await recover(context, str(bench.directory / "0"), P0, clean, newest_epoch=NEWEST)
+    found = await recover(
+        context, str(bench.directory / "0"), P0, clean, newest_epoch=NEWEST, partition_count=3
+    )
     return found, bench.disk.calls[before:]
 
 
