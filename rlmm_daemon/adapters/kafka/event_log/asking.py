@@ -156,7 +156,7 @@ class Asker:
                 last, self._doubted = _of_former(leader, partition, epoch), True
                 continue
             if error == 0 and found.epoch == epoch < leader.epoch:
-                return await self._unless_before_start(partition, found, topic_id)
+                return await self.unless_before_start(partition, found, topic_id)
             if error == 0:
                 return found
             last = error_of(error, f"asking where epoch {epoch} of partition {partition} ends")
@@ -164,10 +164,16 @@ class Asker:
                 break
         raise last
 
-    async def _unless_before_start(
+    async def unless_before_start(
         self, partition: MetadataPartition, found: EpochEnd, topic_id: TopicId
     ) -> EpochEnd:
-        """Kafka repeats an epoch that is older than all it knows, as if it ended at the start."""
+        """Return the end of an epoch that a leader of a later one named, or that it knows no such.
+
+        Kafka repeats an epoch that is older than all it knows, as if it ended at the start.
+
+        Raises:
+            StorageUnavailable: where the log starts is not known now.
+        """
         ranges = await self.ranges([partition], topic_id)
         if partition not in ranges:
             raise StorageUnavailable(f"where metadata partition {partition} starts is not known")

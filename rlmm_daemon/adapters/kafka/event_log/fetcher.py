@@ -242,6 +242,10 @@ class PartitionFetcher:
             raise await self._classify(error, leader)
         if not await self._directory.is_topic(leader.node, self._topic_id):
             raise await self._classify(_UNKNOWN_TOPIC_ID, leader)
+        if (found.epoch, found.end_offset) == (self.epoch, self.position) and (
+            self.epoch < leader.epoch
+        ):
+            found = await self._asker.unless_before_start(self.partition, found, self._topic_id)
         if (how := diverged(found, self.position, self.epoch)) is not None:
             raise LogTruncated(how)
 

@@ -133,6 +133,29 @@ async def test_a_tail_lost_behind_a_cut_is_told_even_when_the_log_grew_past_our_
             await read_to(batches, 5)
 
 
+@pytest.mark.parametrize("start", [0, 3])
+async def test_a_log_that_begins_in_a_later_epoch_where_we_stand_does_not_confirm_what_was_read(
+    start: int,
+):
+    """As Kafka says, an epoch that it forgot ended where the log starts: at our very position."""
+    broker = FakeBroker()
+    broker.put(0, b"a", b"b", b"c")
+    async with opened(broker) as log, aclosing(log.follow(P0, 0, epoch=NO_EPOCH)) as batches:
+        await read_to(batches, 3)
+        partition = broker.partitions[0]
+        partition.epoch, partition.start = 2, start
+        if start:  # other events stood there, and they are gone as well
+            partition.epoch_ends = {}
+            del partition.batches[:]
+        broker.put(0, b"x")
+        broker.faults["Fetch"].append(KafkaConnectionError("cut"))
+        if not start:
+            assert await read_to(batches, 4) == [(3, b"x")]
+            return
+        with pytest.raises(LogTruncated, match="read up to 3 in epoch 0, the log's epoch -1"):
+            await read_to(batches, 4)
+
+
 async def test_a_new_leader_epoch_at_the_same_leader_is_checked_first():
     broker = FakeBroker()
     broker.put(0, b"a", b"b")
