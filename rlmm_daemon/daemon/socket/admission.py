@@ -4,8 +4,9 @@ Connections of both kinds ask, those of requests and answers and those of bulk r
 """
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -29,6 +30,7 @@ from rlmm_daemon.domain.errors import (
 )
 from rlmm_daemon.ports.disk_threads import DiskThreads
 
+T = TypeVar("T")
 #: Windows of files that are read into the page cache at once.
 READS_MAX: Final = 8
 #: What a decoder says of bytes that are not what was wanted.
@@ -37,6 +39,19 @@ UNDECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 PARAMS: Final[dict[str, Callable[[Any], Any]]] = {
     row.name: msgspec.msgpack.Decoder(row.params).decode for row in api.METHODS.values()
 }
+
+
+def begun(tasks: asyncio.TaskGroup, work: Coroutine[Any, Any, T], name: str) -> "asyncio.Task[T]":
+    """Start a task of the server's.
+
+    Raises:
+        Draining: the group is ending, and the process with it.
+    """
+    try:
+        return tasks.create_task(work, name=name)
+    except RuntimeError:  # "is shutting down": connections are still open, and may ask
+        work.close()
+        raise Draining("the daemon stops; nothing was begun") from None
 
 
 async def fail(error: Exception) -> None:
@@ -92,7 +107,8 @@ class Shared(msgspec.Struct):
     def answer_to_bug(self, request_id: int, method: str, bug: Exception) -> bytes:
         """Return the answer to a request that met a bug; a fold's ends the process besides."""
         if blamed(bug):
-            self.tasks.create_task(fail(bug), name="session.crash")
+            with suppress(Draining):  # another one ends the process already
+                begun(self.tasks, fail(bug), "session.crash")
         error = self.bugs.error_for(method, bug)
         self.stats.outcomes[method, error.wire_name()] += 1
         return frames.error_frame(request_id, error)

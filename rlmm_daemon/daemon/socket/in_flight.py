@@ -12,8 +12,8 @@ from rlmm_daemon.core.fold.outcome import Outcome
 from rlmm_daemon.daemon.base.appends import Append, MustWait, error_of
 from rlmm_daemon.daemon.base.caller import Caller
 from rlmm_daemon.daemon.socket import handlers
-from rlmm_daemon.daemon.socket.admission import Shared
-from rlmm_daemon.domain.errors import InvalidArgument, RlmmError, TimedOut
+from rlmm_daemon.daemon.socket.admission import Shared, begun
+from rlmm_daemon.domain.errors import Draining, InvalidArgument, RlmmError, TimedOut
 
 #: Jobs that wait for a disk soon, and have little to do before.
 _DISK_BOUND: Final = frozenset({"copy_segment", "delete_segment"})
@@ -68,13 +68,16 @@ class InFlight:
         """Answer a request by what `work` returns, from a task.
 
         Raises:
-            InvalidArgument, Overloaded: it may not be begun.
+            InvalidArgument, Overloaded, Draining: it may not be begun.
         """
         self._admit(request_id)
-        self._tasks[request_id] = self._shared.tasks.create_task(
-            self._run(request_id, method, work, seconds), name=f"session.{method}"
-        )
-        self._tasks[request_id].add_done_callback(lambda _: self._ended(request_id))
+        running = self._run(request_id, method, work, seconds)
+        try:
+            task = self._tasks[request_id] = begun(self._shared.tasks, running, f"session.{method}")
+        except Draining:
+            self._shared.end_request()
+            raise
+        task.add_done_callback(lambda _: self._ended(request_id))
 
     def _ended(self, request_id: int) -> None:
         # A done callback, because a task that is cancelled before its first step runs no `finally`.

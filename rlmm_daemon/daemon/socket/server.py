@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from rlmm_daemon.codec import api, frames
 from rlmm_daemon.daemon.base.announcing import Announcing
 from rlmm_daemon.daemon.base.services import Services
-from rlmm_daemon.daemon.socket.admission import Shared
+from rlmm_daemon.daemon.socket.admission import Shared, begun
 from rlmm_daemon.daemon.socket.bulk import BulkSession
 from rlmm_daemon.daemon.socket.greeting import (
     DaemonIdentity,
@@ -109,7 +109,7 @@ class Server:
         try:
             async with asyncio.TaskGroup() as tasks:
                 turns = self._services.manager.turns
-                announcing = Announcing(turns, partial(tasks.create_task, name="server.announcing"))
+                announcing = Announcing(turns, partial(begun, tasks, name="server.announcing"))
                 self._shared = Shared(
                     self._options, self._services, self._identity, tasks, announcing,
                     self._stats,
