@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import AsyncGenerator, Iterator
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -59,7 +60,7 @@ class AsyncCaller:
 
     async def hello(self) -> api.HelloResult:
         """Return what the daemon said of itself; connects if needed."""
-        main = await self._connected(now() + self._options.deadline(None, None)[0])
+        main = await self._connected(now() + self._options.deadline(None, None)[0], self._turn)
         return main.welcome
 
     def _within(
@@ -89,8 +90,9 @@ class AsyncCaller:
         row = api.METHODS[method]
         deadline = self._end(seconds)
         pauses = common.retries(self._luck)
+        turn = self._turn
         while True:
-            main = await self._connected(deadline)
+            main = await self._connected(deadline, turn)
             try:
                 return await main.call(row, params, deadline)
             except TimeoutError as error:
@@ -129,7 +131,10 @@ class AsyncCaller:
         deadline = self._end(seconds)
         pauses = common.retries(self._luck)
         self._take_up()
+        turn = self._turn
+        give_back = partial(self._give_back, turn)
         while True:
+            self._require_open(turn)
             connection, self._bulk = self._bulk, None
             if connection is None:
                 connection = await self._connect(self._options.hello("bulk"), deadline)
@@ -139,7 +144,7 @@ class AsyncCaller:
                 header = common.result_of(body, request_id, frames.BulkHeader)
             except BaseException as error:
                 if isinstance(error, RlmmError) and not isinstance(error, ProtocolViolation):
-                    self._give_back(connection)
+                    give_back(connection)
                     raise
                 connection.close()
                 if isinstance(error, TimeoutError):
@@ -148,10 +153,10 @@ class AsyncCaller:
                     raise
                 await _pause(pauses, deadline, method, error)
             else:
-                return AsyncBulkReader(connection, header, deadline, self._give_back)
+                return AsyncBulkReader(connection, header, deadline, give_back)
 
-    def _give_back(self, connection: AsyncConnection) -> None:
-        if self._bulk is None:
+    def _give_back(self, turn: AsyncTurn, connection: AsyncConnection) -> None:
+        if self._bulk is None and self._turn is turn:
             self._bulk = connection
         else:
             connection.close()
@@ -163,14 +168,29 @@ class AsyncCaller:
         if self._turn.is_elsewhere():
             self._main = self._bulk = None
 
-    async def _connected(self, deadline: float) -> AsyncExchange:
+    async def _connected(self, deadline: float, turn: AsyncTurn) -> AsyncExchange:
+        """Return the connection, made anew if need be, unless the client was closed since `turn`.
+
+        Raises:
+            DaemonUnreachable: it was: what is connected for a call of before nobody would close.
+        """
         self._take_up()
+        self._require_open(turn)
         if self._main is None or self._main.lost:
-            async with self._turn.before(deadline):
+            async with turn.before(deadline):
+                self._require_open(turn)
                 if self._main is None or self._main.lost:
                     connection = await self._connect(self._options.hello(), deadline)
-                    self._main = await AsyncExchange.over(connection)
+                    main = await AsyncExchange.over(connection)
+                    if self._turn is not turn:
+                        main.close()
+                    self._require_open(turn)
+                    self._main = main
         return self._main
+
+    def _require_open(self, turn: AsyncTurn) -> None:
+        if self._turn is not turn:
+            raise DaemonUnreachable("the client was closed while it asked")
 
     async def _connect(self, hello: bytes, deadline: float) -> AsyncConnection:
         """Connect; a client that was connected before tries again for a while."""

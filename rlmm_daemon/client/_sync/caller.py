@@ -3,6 +3,7 @@
 
 import random
 from collections.abc import Generator, Iterator
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -59,7 +60,7 @@ class Caller:
 
     def hello(self) -> api.HelloResult:
         """Return what the daemon said of itself; connects if needed."""
-        main = self._connected(now() + self._options.deadline(None, None)[0])
+        main = self._connected(now() + self._options.deadline(None, None)[0], self._turn)
         return main.welcome
 
     def _within(
@@ -89,8 +90,9 @@ class Caller:
         row = api.METHODS[method]
         deadline = self._end(seconds)
         pauses = common.retries(self._luck)
+        turn = self._turn
         while True:
-            main = self._connected(deadline)
+            main = self._connected(deadline, turn)
             try:
                 return main.call(row, params, deadline)
             except TimeoutError as error:
@@ -127,7 +129,10 @@ class Caller:
         deadline = self._end(seconds)
         pauses = common.retries(self._luck)
         self._take_up()
+        turn = self._turn
+        give_back = partial(self._give_back, turn)
         while True:
+            self._require_open(turn)
             connection, self._bulk = self._bulk, None
             if connection is None:
                 connection = self._connect(self._options.hello("bulk"), deadline)
@@ -137,7 +142,7 @@ class Caller:
                 header = common.result_of(body, request_id, frames.BulkHeader)
             except BaseException as error:
                 if isinstance(error, RlmmError) and not isinstance(error, ProtocolViolation):
-                    self._give_back(connection)
+                    give_back(connection)
                     raise
                 connection.close()
                 if isinstance(error, TimeoutError):
@@ -146,10 +151,10 @@ class Caller:
                     raise
                 _pause(pauses, deadline, method, error)
             else:
-                return BulkReader(connection, header, deadline, self._give_back)
+                return BulkReader(connection, header, deadline, give_back)
 
-    def _give_back(self, connection: Connection) -> None:
-        if self._bulk is None:
+    def _give_back(self, turn: Turn, connection: Connection) -> None:
+        if self._bulk is None and self._turn is turn:
             self._bulk = connection
         else:
             connection.close()
@@ -161,14 +166,29 @@ class Caller:
         if self._turn.is_elsewhere():
             self._main = self._bulk = None
 
-    def _connected(self, deadline: float) -> Exchange:
+    def _connected(self, deadline: float, turn: Turn) -> Exchange:
+        """Return the connection, made anew if need be, unless the client was closed since `turn`.
+
+        Raises:
+            DaemonUnreachable: it was: what is connected for a call of before nobody would close.
+        """
         self._take_up()
+        self._require_open(turn)
         if self._main is None or self._main.lost:
-            with self._turn.before(deadline):
+            with turn.before(deadline):
+                self._require_open(turn)
                 if self._main is None or self._main.lost:
                     connection = self._connect(self._options.hello(), deadline)
-                    self._main = Exchange.over(connection)
+                    main = Exchange.over(connection)
+                    if self._turn is not turn:
+                        main.close()
+                    self._require_open(turn)
+                    self._main = main
         return self._main
+
+    def _require_open(self, turn: Turn) -> None:
+        if self._turn is not turn:
+            raise DaemonUnreachable("the client was closed while it asked")
 
     def _connect(self, hello: bytes, deadline: float) -> Connection:
         """Connect; a client that was connected before tries again for a while."""

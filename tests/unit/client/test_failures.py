@@ -2,12 +2,14 @@
 
 import asyncio
 import socket
+from collections.abc import Awaitable
 
 import pytest
 
 from rlmm_daemon.client import AsyncClient, Client, ClientOptions, _common
+from rlmm_daemon.client._async import caller
 from rlmm_daemon.domain.errors import DaemonUnreachable
-from tests.unit.daemon.socket.fakes import FakeBulk, daemon, segment
+from tests.unit.daemon.socket.fakes import ORDERS, FakeBulk, daemon, segment, until
 
 IMPATIENT = ClientOptions(timeout_seconds=0.01)
 
@@ -63,6 +65,67 @@ async def test_who_waits_while_another_call_connects_has_his_own_deadline(silent
             await client.status(timeout_seconds=0.01)
         first.cancel()
     await client.aclose()
+
+
+async def refused(call: Awaitable[object]) -> None:
+    with pytest.raises(DaemonUnreachable, match="the client was closed"):
+        await call
+
+
+async def test_a_client_that_is_closed_while_it_asks_connects_no_more(path):
+    async with daemon(path) as it:
+        it.manager.ready = False  # the look-up is held
+        client = AsyncClient(path)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(refused(client.remote_log_segment_metadata(ORDERS, 5, 1)))
+            await until(lambda: it.server.stats.held_reads_now == 1)
+            await client.aclose()
+        await until(lambda: it.server.stats.connections_now == 0)
+        assert it.server.stats.connections == 1
+        it.manager.ready = True
+        assert await client.remote_log_segment_metadata(ORDERS, 5, 1) is None, "it is used again"
+        await client.aclose()
+
+
+async def test_a_client_that_is_closed_while_it_connects_stays_closed(silent, monkeypatch):
+    """A write that waits for a connection is begun by nobody any more."""
+    connecting, go_on = asyncio.Event(), asyncio.Event()
+    client = AsyncClient(silent)
+    closed: list[str] = []
+
+    class Late:
+        @classmethod
+        async def over(cls, _: object) -> "Late":
+            connecting.set()
+            await go_on.wait()
+            return cls()
+
+        def close(self) -> None:
+            closed.append("closed")
+
+    async def connected(*_: object) -> None:
+        return None
+
+    monkeypatch.setattr(caller, "AsyncExchange", Late)
+    monkeypatch.setattr(client, "_connect", connected)
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(2):
+            tasks.create_task(refused(client.status()))
+        await connecting.wait()
+        await client.aclose()
+        go_on.set()
+    assert closed == ["closed"]
+
+
+async def test_a_reader_that_outlives_its_client_gives_its_connection_back_to_nobody(path):
+    async with daemon(path) as it:
+        it.fetcher.make = lambda _start, _end: FakeBulk(length=2, chunks=(b"ok",))
+        client = AsyncClient(path)
+        reader = await client.fetch_log_segment(segment())
+        await client.aclose()
+        assert await reader.readall() == b"ok"
+        await reader.aclose()
+        await until(lambda: it.server.stats.connections_now == 0)
 
 
 async def test_a_closed_reader_says_so(path):
