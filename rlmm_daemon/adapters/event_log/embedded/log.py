@@ -195,6 +195,18 @@ class EmbeddedLog:
         """Return where a partition ends by what was promised of it; None if nobody says."""
         return self._partition(partition).end
 
+    async def let_go(self, partition: MetadataPartition) -> None:
+        """Finish what a partition has taken, and close its files: they are to be changed.
+
+        It takes nothing more until it is taken up again, or forgotten.
+        """
+        await self._partition(partition).close()
+
+    def take_up(self, partition: MetadataPartition) -> None:
+        """Let a partition that was let go be recovered at its next use, as it was before."""
+        clean = self._generations.owed.get(partition)
+        self._partitions[partition] = self._make(partition, clean)
+
     def forget(self, partition: MetadataPartition) -> None:
         """Let the partition be recovered anew at its next use: its files were repaired."""
         self._generations.owed.pop(partition, None)

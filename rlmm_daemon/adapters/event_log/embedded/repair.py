@@ -60,6 +60,25 @@ async def repair(
     Raises:
         OSError, UnavailableError: not now.
     """
+    await log.let_go(partition)
+    try:
+        set_aside, lost = await _mended(log, partition)
+    except BaseException:  # cancelled too
+        log.take_up(partition)
+        raise
+    log.forget(partition)
+    appended = 0
+    if set_aside:
+        for record in records:
+            await log.append(partition, record)
+            appended += 1
+    return RepairReport(set_aside=set_aside, lost=lost, appended=appended)
+
+
+async def _mended(
+    log: EmbeddedLog, partition: MetadataPartition
+) -> tuple[list[str], list[LogRange]]:
+    """Mend the files of a partition that was let go; return what was set aside, and is lost."""
     disk, home = log.context.disk, log.directory
     directory = files.partition_directory(home, partition)
     if known_end := log.known_end(partition):
@@ -85,13 +104,7 @@ async def repair(
         await disk.write_atomically(path, mended)
         lost += gaps
         _log.warning("log_file_repaired", partition=partition, file=path, gaps=len(gaps))
-    log.forget(partition)
-    appended = 0
-    if set_aside:
-        for record in records:
-            await log.append(partition, record)
-            appended += 1
-    return RepairReport(set_aside=set_aside, lost=lost, appended=appended)
+    return set_aside, lost
 
 
 def _mend(buffer: bytes, base: int, file_end: int | None) -> tuple[bytes, list[LogRange]]:

@@ -1,5 +1,7 @@
 """`rlmm log repair` of files whose first or last batches are damaged, once and again."""
 
+import asyncio
+import errno
 import struct
 import threading
 from collections.abc import Iterator
@@ -9,10 +11,14 @@ import pytest
 
 from rlmm_daemon.adapters.event_log.embedded import repair as repair_module
 from rlmm_daemon.adapters.event_log.embedded import verify as verify_module
+from rlmm_daemon.adapters.event_log.embedded.identity import CleanEnd
+from rlmm_daemon.adapters.event_log.embedded.partition import Partition
 from rlmm_daemon.adapters.event_log.embedded.repair import repair
 from rlmm_daemon.adapters.event_log.embedded.verify import Piece, verify
 from rlmm_daemon.codec import batches
+from rlmm_daemon.domain.errors import LogCorrupt
 from tests.contract.event_log import P0, read, values
+from tests.unit.adapters.event_log.embedded.faulty_disk import FaultyFile
 from tests.unit.adapters.event_log.embedded.test_log import (
     SMALL,
     Bench,
@@ -195,3 +201,56 @@ async def test_what_a_repair_that_was_killed_had_half_written_is_removed(bench: 
     names = await bench.disk.list(str(file.parent))
     assert kept in names
     assert not left.intersection(names)
+
+
+async def test_a_write_that_is_in_flight_as_a_repair_begins_is_kept(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that damages what is on it may hang, too."""
+    log = await bench.open(SMALL)
+    await fill(log, values(60))
+    spoil(bench.files()[1], 0)
+    in_flight, going_on = asyncio.Event(), asyncio.Event()
+    write, close = FaultyFile.pwrite_synced, Partition.close
+
+    async def hanging(file: FaultyFile, offset: int, data: bytes | memoryview) -> int:
+        if not in_flight.is_set():
+            in_flight.set()
+            await going_on.wait()
+            return await write(file, offset, data)
+        written = await write(file, offset, data)
+        going_on.set()  # whoever writes beside it has what it wrote over now
+        return written
+
+    async def closing(partition: Partition) -> CleanEnd | None:
+        going_on.set()
+        return await close(partition)
+
+    monkeypatch.setattr(FaultyFile, "pwrite_synced", hanging)
+    monkeypatch.setattr(Partition, "close", closing)
+    async with asyncio.TaskGroup() as tasks:
+        writing = tasks.create_task(log.append(P0, b"acknowledged"))
+        await in_flight.wait()
+        tasks.create_task(repair(log, P0, [b"put back"]))
+    offset = writing.result()
+    assert await log.append(P0, b"next") == offset + 2
+    written = list(enumerate((b"acknowledged", b"put back", b"next"), offset))
+    assert await read(log, P0, offset, offset + 3) == written
+    await log.close()
+    log = await bench.open(SMALL)
+    assert await read(log, P0, offset, offset + 3) == written
+
+
+async def test_a_repair_that_the_disk_stops_leaves_the_partition_to_the_next(bench: Bench) -> None:
+    log = await bench.open(SMALL)
+    await fill(log, values(60))
+    await log.close()
+    bench.files()[-1].unlink()
+    log = await bench.open(SMALL)
+    bench.disk.fail_next("write_atomically", errno.EIO)
+    with pytest.raises(OSError, match="ordered failure"):
+        await repair(log, P0, [])
+    with pytest.raises(LogCorrupt, match="ended with offset 60"):
+        await log.append(P0, b"more")
+    assert (await repair(log, P0, [])).lost
+    assert await log.append(P0, b"more") == 60
