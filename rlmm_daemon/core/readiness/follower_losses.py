@@ -203,9 +203,13 @@ def _lacking(one: Following, given: Judged, now_ms: int) -> Following:
 
 
 def _trimmed(one: Following, given: Trimmed, now_ms: int) -> Following:
+    tail, at = "", max(one.unconfirmed, key=lambda each: each.next_offset, default=None)
+    if at is not None:  # whoever accepts the head accepts that, too
+        read = f"offset {at.next_offset} of epoch {at.leader_epoch}"
+        tail = f"; nor does it hold {read}, which had been read"
     failed = _lost(
         one,
-        f"the log starts at {given.start} now, this daemon stands at {given.position}; what "
+        f"the log starts at {given.start} now, this daemon stands at {given.position}{tail}; what "
         "snapshots know of it, rlmm log restore puts back first",
         now_ms,
         accepting(one.partition, doubted=given.doubted),

@@ -779,6 +779,14 @@ def test_an_accepted_loss_of_the_head_is_where_the_log_starts_from_then_on():
     assert accepted.accepted_start == 0, "it was another fold's head"
 
 
+def test_who_is_told_of_a_lost_head_is_told_of_a_lost_tail_too():
+    """To accept the loss is to accept both."""
+    one = Following(partition=MetadataPartition(4), unconfirmed=(FURTHER, READ))
+    one, _ = step(one, Trimmed(position=3, start=8, doubted=False), 5)
+    assert one.failure is not None
+    assert "nor does it hold offset 9 of epoch 1, which had been read" in one.failure.evidence
+
+
 # Walks.
 
 ANY = st.sampled_from([each for kind in INPUTS.values() for each in kind])
