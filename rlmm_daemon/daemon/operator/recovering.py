@@ -176,6 +176,8 @@ class Recovery:
         lacked = self._lacked.setdefault(follower.partition, set())
         candidates = sorted(candidates, key=lambda each: each.segment.segment_id in lacked)
         chosen, rest = candidates[:SEGMENTS_MAX], candidates[SEGMENTS_MAX:]
+        if chosen:
+            await self._bucket.confirm()  # in another bucket, or in none, nothing is there
         whole = list[tuple[Candidate, CustomMetadata]]()
         lacking = list[tuple[Candidate, str]]()
         for each in chosen:
@@ -184,6 +186,8 @@ class Recovery:
                 lacking.append((each, found))
             else:
                 whole.append((each, found))
+        if lacking:  # what is called gone is given up next: it was looked for in our bucket
+            await self._bucket.confirm()
         left = sum(each.segment.segment_id not in lacked for each in rest)
         lacked &= {each.segment.segment_id for each in candidates}
         lacked |= {each.segment.segment_id for each, _ in lacking}

@@ -13,12 +13,19 @@ from tests.unit.daemon.events import started
 NOBODY: Any = None
 
 
+class Ours:
+    """A bucket whose marker is in order."""
+
+    async def confirm(self) -> None:
+        pass
+
+
 class Looking(Recovery):
     """One that finds the objects of the last segment only."""
 
     def __init__(self) -> None:
         options = RecoveryOptions(broker_id=BrokerId(1), started_at_ms=0, patience_ms=0)
-        super().__init__(NOBODY, NOBODY, options, is_running=lambda _: False)
+        super().__init__(NOBODY, cast("Any", Ours()), options, is_running=lambda _: False)
 
     async def _look(self, segment: SegmentMetadata) -> CustomMetadata | str:
         found = segment.start_offset == 40

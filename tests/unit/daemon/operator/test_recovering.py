@@ -515,6 +515,26 @@ async def test_nothing_is_said_of_objects_while_the_bucket_is_not_known(world, m
     assert (world.follower.appended, world.follower.looked_for) == ([], False)
 
 
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+async def test_nothing_is_called_gone_by_a_look_into_another_bucket(world, monkeypatch, when):
+    """It was emptied, or another one was mounted: what was looked for there is not given up."""
+    world.follower.missing = [records.encode(finished(1))]
+    sizes = world.recovery._sizes
+
+    async def emptied(*given: Any) -> Any:
+        await world.storage.overwrite_control(MARKER_KEY, b"another's")
+        return await sizes(*given)
+
+    if when == "before":
+        await world.storage.overwrite_control(MARKER_KEY, b"another's")
+    else:
+        monkeypatch.setattr(world.recovery, "_sizes", emptied)
+    for execute in (False, True):
+        with pytest.raises(StorageUnavailable):
+            await world.recover(execute=execute)
+    assert not world.follower.looked_for
+
+
 async def test_an_order_looks_at_so_many_and_says_how_many_are_left(world, monkeypatch):
     monkeypatch.setattr(recovering, "SEGMENTS_MAX", 2)
     world.follower.missing = [records.encode(finished(n)) for n in range(1, 4)]
