@@ -115,7 +115,8 @@ def end_hold(number: int | None, *, everything: bool, execute: bool, target: Tar
 
     After rlmm log recover has put back what was whole. What is kept of segments is listed as far as
     this daemon looks after it; objects that no event names are the nightly job's, which finds them
-    in its next run.
+    in its next run. Exit code 1 if --execute did not end all that keeps N: a hold of every metadata
+    partition is not ended for one.
 
     --json: {executed, holds[{metadata_partition, before_ms, kept[{partition, kind, segments}]}]}.
     """
@@ -127,6 +128,9 @@ def end_hold(number: int | None, *, everything: bool, execute: bool, target: Tar
         show_json(answer)
     else:
         _show_holds(answer, number)
+    stays = number is not None and any(h["metadata_partition"] is None for h in answer["holds"])
+    if execute and stays:
+        raise click.exceptions.Exit(Exit.TROUBLE)
 
 
 def _show_holds(answer: dict[str, Any], number: int | None) -> None:
