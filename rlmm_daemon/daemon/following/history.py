@@ -78,8 +78,11 @@ class _Known:
 
     def items(self) -> Iterator[tuple[_Key, bytes]]:
         """Yield all that were not found, in no order."""
-        every = chain.from_iterable(part.items() for part in self._parts)
-        return (item for item in every if item[1])
+        # A generator of its own keeps this alive until its end: what goes is taken apart piecemeal.
+        for part in self._parts:
+            for item in part.items():
+                if item[1]:
+                    yield item
 
     def put(self, key: _Key, record: bytes) -> None:
         """Note a record, in place of an earlier one about the same."""

@@ -11,6 +11,7 @@ from rlmm_daemon.codec import records
 from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
 from rlmm_daemon.codec.record_suffix import ENVELOPE, prefix_of
 from rlmm_daemon.codec.state_files import LOST_RECORDS_AT_ONCE, Lost, lost_from
+from rlmm_daemon.core.fold import deferred_free
 from rlmm_daemon.core.fold.fold import Fold
 from rlmm_daemon.core.fold.outcome import Rejected
 from rlmm_daemon.core.snapshots import sealing, unsealing
@@ -241,6 +242,31 @@ async def test_a_held_segment_of_a_dropped_fold_is_missing_where_the_log_lost_it
         assert history.missing_count == (left < 2), left
         finish = [records.decode(record) for record in history.missing]
         assert [each.state for each in finish] == [S.COPY_SEGMENT_FINISHED] * (left < 2)
+
+
+@pytest.mark.parametrize("ends", ["accepted", "dropped again"])
+async def test_what_is_being_written_down_is_not_taken_apart_meanwhile(monkeypatch, ends):
+    """An order ends the comparison, or drops a fold, while a follower writes down its own."""
+    monkeypatch.setattr(deferred_free, "LONG", 1)
+    history = History(of(TP), StateDirectory(Files(), "state"))
+    await history.drop(filled(), "cut off")
+
+    async def free() -> None:
+        while not dropping.done():
+            while deferred_free.free_some():
+                pass
+            await asyncio.sleep(0)
+
+    with deferred_free.freed():
+        async with asyncio.TaskGroup() as tasks:
+            dropping = tasks.create_task(history.drop(Fold(of(TP), COUNT), "cut off again"))
+            await asyncio.sleep(0)
+            if ends == "accepted":
+                await history.forget()
+            else:
+                tasks.create_task(history.drop(Fold(of(TP), COUNT), "the log is being mended"))
+            tasks.create_task(free())
+    assert history.missing_count == SEGMENTS - 1
 
 
 def small(count: int) -> Fold:
