@@ -120,6 +120,8 @@ class SimDisk:
 
     async def write_atomically(self, path: str, *pieces: bytes | bytearray) -> None:
         # A task of the disk's own, as the real one is a thread: a cancelled caller stops nothing.
+        if self.dead:
+            raise ProcessDead(f"write {path}")
         self._temporary += 1
         work = self._replace(path, f"{path}.tmp{self._temporary}", b"".join(pieces))
         task = self.loop.create_task(work, name=f"disk.replace {path}")
@@ -377,6 +379,8 @@ class SimFile:
 
     async def pwrite_synced(self, offset: int, data: bytes | memoryview) -> int:
         self._check("pwrite_synced", writing=True)
+        if self._disk.dead:
+            raise ProcessDead(f"pwrite_synced {self._path}")
         # Two steps, in a task of the disk's own: a cancelled caller comes between them no more
         # than between two calls of one thread.
         work = self._pwrite_synced(offset, data)

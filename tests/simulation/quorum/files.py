@@ -1,19 +1,14 @@
 """Lives of one replica's files on the simulated disk, and what has to be found after each.
 
 A history is drawn from its seed: what a shell does, crashes at any step, failing calls. A planted
-bug leaves out one sync of the product's, known by who calls it.
+bug leaves out one call of the product's, known by who makes it.
 """
 
 import asyncio
-import contextlib
 import errno
-import posixpath
 import random
-import re
-import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import Any, Final
 
 from rlmm_daemon.adapters.quorum.identity import format_replica
@@ -27,6 +22,7 @@ from rlmm_daemon.domain.errors import RlmmError, StorageUnavailable
 from tests.simulation.disk import DiskFaults, SimDisk
 from tests.simulation.loop import Crash, SimLoop, ended
 from tests.simulation.platter import NameLoss, Platter, Tear
+from tests.simulation.quorum.left_out import Plant, Watched
 
 DIRECTORY: Final = "/var/quorum"
 TOPIC: Final = "__rlmm_quorum"
@@ -48,19 +44,6 @@ def voters_of(*ids: int) -> VoterSet:
 
 
 FIRST: Final = VotersAt(-1, voters_of(1, 2, 3), 1)
-
-
-@dataclass(frozen=True, slots=True)
-class Plant:
-    """A call that is left out: which kind, on whose behalf, on which file."""
-
-    kind: str
-    caller: str
-    name: str = ".*"
-
-    def fits(self, kind: str, caller: str, name: str) -> bool:
-        known = (self.kind, self.caller) == (kind, caller)
-        return known and re.fullmatch(self.name, name) is not None
 
 
 @dataclass(slots=True)
@@ -92,75 +75,6 @@ class Truth:
         return inside[-1] if inside else base.voters
 
 
-class Watched:
-    """A disk that counts who syncs, and leaves out what is planted."""
-
-    def __init__(self, disk: SimDisk, plant: Plant | None, seen: set[tuple[str, str, str]]) -> None:
-        self._disk = disk
-        self._plant = plant
-        self.seen = seen
-
-    def left_out(self, kind: str, path: str) -> bool:
-        caller, name = _caller(sys._getframe(2)), _masked(posixpath.basename(path))
-        self.seen.add((kind, caller, name))
-        return self._plant is not None and self._plant.fits(kind, caller, name)
-
-    async def open(self, path: str, **how: bool) -> "WatchedFile":
-        return WatchedFile(self, path, await self._disk.open(path, **how))
-
-    async def fsync_directory(self, path: str) -> None:
-        if not self.left_out("fsync_directory", path):
-            await self._disk.fsync_directory(path)
-
-    async def write_atomically(self, path: str, *pieces: bytes) -> None:
-        if not self.left_out("write_atomically", path):
-            await self._disk.write_atomically(path, *pieces)
-            return
-        data = b"".join(pieces)
-        file = await self._disk.open(f"{path}.tmp0", write=True, create=True)
-        await file.truncate(0)
-        written = 0
-        while written < len(data):
-            written += await file.pwrite(written, data[written:])
-        await file.close()
-        await self._disk.rename(f"{path}.tmp0", path)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._disk, name)
-
-
-class WatchedFile:
-    def __init__(self, disk: Watched, path: str, file: Any) -> None:
-        self._disk = disk
-        self._path = path
-        self._file = file
-
-    async def fdatasync(self) -> None:
-        if not self._disk.left_out("fdatasync", self._path):
-            await self._file.fdatasync()
-
-    async def pwrite(self, offset: int, data: bytes | memoryview) -> int:
-        if self._disk.left_out("pwrite", self._path):
-            return len(data)
-        return int(await self._file.pwrite(offset, data))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
-
-
-def _caller(frame: FrameType | None) -> str:
-    """Return the innermost function of the replica's files that is waiting for this call."""
-    while frame is not None:
-        if "/adapters/quorum/" in frame.f_code.co_filename:
-            return frame.f_code.co_qualname
-        frame = frame.f_back
-    return "?"
-
-
-def _masked(name: str) -> str:
-    return re.sub(r"\d{20}(-\d{10})?", "N", name)
-
-
 def faults_of(rng: random.Random) -> DiskFaults:
     """Draw what this disk may do; half of them do nothing but lose power."""
     failing = rng.random() < 0.5
@@ -189,7 +103,6 @@ class History:
         self.faults = faults_of(self.rng)
         self.seen: set[tuple[str, str, str]] = set()
         self.segment_bytes = self.rng.choice([300, 900, 4000])
-        self.opens = 0
 
     def run(self) -> None:
         """Live, crash, and be found whole, some times over.
@@ -208,6 +121,8 @@ class History:
         faults = self.faults.calm() if calm else self.faults
         with ended(SimLoop(rng=rng, crash_at=crash_at)) as loop:
             disk = SimDisk(self.platter, loop, rng, faults)
+            if not calm and self.rng.random() < 0.2:
+                disk.on_rename = lambda _: self._crash_soon(loop)
             main = loop.create_task(work(Watched(disk, self.plant, self.seen)))
             try:
                 loop.run_until_complete(main)
@@ -219,6 +134,10 @@ class History:
             self.platter.kill(self.rng, evict=self.faults.evict)
         else:
             self.platter.lose_power(self.rng, tear=self.faults.tear, names=self.faults.names)
+
+    def _crash_soon(self, loop: SimLoop) -> None:
+        if self.rng.random() < 0.2:
+            loop.crash_at = loop.steps + self.rng.randint(1, 4)
 
     async def _format(self, disk: Any) -> None:
         await format_replica(
@@ -233,23 +152,27 @@ class History:
         )
 
     async def _look(self, disk: Any) -> None:
-        async with self._opened(disk):
-            pass
+        files = await self._open(disk)
+        await self._judge(files)
+        await files.close()
 
     async def _work(self, disk: Any) -> None:
         """Do what shells do; after a failure open anew, as often as it takes."""
         for _ in range(3):
             try:
-                async with self._opened(disk) as files:
+                files = await self._open(disk)
+                try:
+                    await self._judge(files)
                     await self._steps(files)
+                finally:
+                    await files.close()
             except OSError:
                 continue
             return
 
-    @contextlib.asynccontextmanager
-    async def _opened(self, disk: Any) -> AsyncIterator[ReplicaFiles]:
+    async def _open(self, disk: Any) -> ReplicaFiles:
         try:
-            files = await ReplicaFiles.open(
+            return await ReplicaFiles.open(
                 disk,
                 DIRECTORY,
                 topic=TOPIC,
@@ -258,18 +181,12 @@ class History:
             )
         except RlmmError as error:
             raise Wrong(f"refused: {error}") from error
-        self.opens += 1
-        try:
-            await self._judge(files)
-            yield files
-        finally:
-            await files.close()
 
     # What is done.
 
     async def _steps(self, files: ReplicaFiles) -> None:
         doings = [self._save, self._batch, self._batch, self._sync, self._beside]
-        doings += [self._cut, self._snapshot, self._begin, self._install, self._save]
+        doings += [self._cut, self._snapshot, self._begin, self._begin, self._install, self._save]
         for _ in range(self.rng.randint(1, STEPS)):
             await self.rng.choice(doings)(files)
 
@@ -308,15 +225,23 @@ class History:
 
     async def _beside(self, files: ReplicaFiles) -> None:
         """Write while a sync goes on."""
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._sync(files))
+        failures: list[Exception] = []
+
+        async def syncs() -> None:
+            try:
+                await self._sync(files)
+            except (OSError, StorageUnavailable) as error:
+                failures.append(error)
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(syncs())
+            try:
                 for _ in range(self.rng.randint(1, 3)):
                     await self._batch(files)
-        except ExceptionGroup as failed:
-            if failed.split((OSError, StorageUnavailable))[1] is not None:
-                raise
-            raise OSError(errno.EIO, "a sync or a write failed") from failed
+            except (OSError, StorageUnavailable) as error:
+                failures.append(error)
+        if failures:
+            raise OSError(errno.EIO, "a sync or a write failed") from failures[0]
 
     async def _cut(self, files: ReplicaFiles) -> None:
         truth = self.truth
@@ -362,8 +287,6 @@ class History:
 
     async def _install(self, files: ReplicaFiles) -> None:
         """Fetch another replica's snapshot, and have it take the log's place."""
-        if self.rng.random() < 0.5:
-            return
         truth = self.truth
         point = LogPoint(truth.epoch, max(1, truth.end + self.rng.randint(-1, 9)))
         if any(each.end >= point.end for each in truth.snapshots):
@@ -464,8 +387,8 @@ def hunt(plant: Plant | None, seeds: Sequence[int]) -> tuple[int, str] | None:
     for seed in seeds:
         try:
             History(seed, plant).run()
-        except Wrong as wrong:
-            return seed, str(wrong)
+        except Exception as wrong:  # noqa: BLE001  # an assertion of the product's, too
+            return seed, f"{type(wrong).__name__}: {wrong}"
     return None
 
 
