@@ -82,7 +82,8 @@ def build(
 def bootstrap(voters: VoterSet, *, timestamp_ms: int) -> bytes:
     """Return the checkpoint 0-0, which says who the first voters are."""
     first = VotersAt(-1, voters, 1)
-    return b"".join(build(BEGINNING, first, (), timestamp_ms=timestamp_ms, last_timestamp_ms=0))
+    times = {"timestamp_ms": timestamp_ms, "last_timestamp_ms": timestamp_ms}
+    return b"".join(build(BEGINNING, first, (), **times))
 
 
 def read(data: bytes, point: LogPoint) -> Checkpoint:
