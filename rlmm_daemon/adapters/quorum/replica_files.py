@@ -159,11 +159,13 @@ class ReplicaFiles:
     async def read(self, offset: int, end: int, bytes_max: int) -> bytes:
         """Return whole batches from the one that holds `offset`, all before `end`, at least one.
 
-        Fewer than `bytes_max` bytes where a file of the log ends.
+        Fewer than `bytes_max` bytes where a file of the log ends; none before the log's start.
 
         Raises:
             LogCorrupt: no valid batch is where one was written.
         """
+        if offset < self.log.start:
+            return b""
         return await self._segments.read(offset, end, bytes_max)
 
     async def store_piece(self, snapshot: LogPoint, position: int, piece: bytes) -> None:
