@@ -8,9 +8,9 @@ reading of their answers go on beside.
 import asyncio
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 import structlog
@@ -19,6 +19,7 @@ from rlmm_daemon.adapters.quorum.links import Links, Unreachable
 from rlmm_daemon.adapters.quorum.replica_files import ReplicaFiles
 from rlmm_daemon.adapters.quorum.serving import with_piece, with_records
 from rlmm_daemon.adapters.quorum.submitting import Record, Submissions
+from rlmm_daemon.adapters.quorum.work import Work
 from rlmm_daemon.codec.kraft import log_batches
 from rlmm_daemon.core.raft import inputs
 from rlmm_daemon.core.raft.inputs import Answered, Asked, Effect, Input, Moment, Peer, Unanswered
@@ -32,8 +33,6 @@ from rlmm_daemon.core.raft.step import deadline, start, step
 from rlmm_daemon.core.raft.voters import Endpoint
 from rlmm_daemon.domain.errors import InvalidArgument, RlmmError, StorageUnavailable
 from rlmm_daemon.ports.clock import Clock
-
-T = TypeVar("T")
 
 #: Requests of others that wait for their turn; more are told to come back.
 _INBOX_MAX: Final = 4096
@@ -67,8 +66,7 @@ class Node:
         self._options = options
         self._inbox: deque[Input] = deque()
         self._bell = asyncio.Event()
-        #: On the files, between two steps.
-        self._work: deque[Callable[[], Awaitable[None]]] = deque()
+        self._work = Work()
         self._tokens = 0
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
         self._beside: set[asyncio.Task[None]] = set()
@@ -131,44 +129,27 @@ class Node:
             InvalidArgument: nothing was committed behind the last snapshot.
             OSError: the disk did not take it.
         """
-        return await self._between_steps(lambda: self._make_snapshot(records))
+
+        async def make() -> LogPoint:
+            log, committed = self._files.log, self.replica.committed
+            epoch = log.epoch_at(committed - 1)
+            if epoch is None:
+                raise InvalidArgument(f"nothing was committed behind offset {log.start}")
+            point = LogPoint(epoch, committed)
+            await self._files.make_snapshot(point, records, timestamp_ms=self._clock.now_ms())
+            self._take(inputs.SnapshotMade(point))
+            return point
+
+        return await self._work.done(make, self.nudge)
 
     async def begin_at(self, oldest: LogPoint) -> None:
         """Remove what lies before a snapshot's end, and older snapshots."""
-        await self._between_steps(lambda: self._begin_at(oldest))
 
-    async def _between_steps(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Return what comes of work on the files, which nothing else changes meanwhile."""
-        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        async def begin() -> None:
+            await self._files.begin_at(oldest)
+            self._take(inputs.StartMoved(oldest))
 
-        async def do() -> None:
-            try:
-                result = await work()
-            except InvalidArgument as error:  # it was refused before anything was changed
-                done.set_exception(error)
-            except BaseException:
-                done.cancel()
-                raise
-            else:
-                done.set_result(result)
-
-        self._work.append(do)
-        self.nudge()
-        return await done
-
-    async def _make_snapshot(self, records: Iterable[Record]) -> LogPoint:
-        log, committed = self._files.log, self.replica.committed
-        epoch = log.epoch_at(committed - 1)
-        if epoch is None:
-            raise InvalidArgument(f"nothing was committed behind offset {log.start}")
-        point = LogPoint(epoch, committed)
-        await self._files.make_snapshot(point, records, timestamp_ms=self._clock.now_ms())
-        self._take(inputs.SnapshotMade(point))
-        return point
-
-    async def _begin_at(self, oldest: LogPoint) -> None:
-        await self._files.begin_at(oldest)
-        self._take(inputs.StartMoved(oldest))
+        await self._work.done(begin, self.nudge)
 
     # The task.
 
@@ -197,8 +178,7 @@ class Node:
                 for happened in await self._next():
                     self._replica, effects = step(self.replica, happened, self._now())
                     await self._obey(effects)
-                while self._work:
-                    await self._work.popleft()()
+                await self._work.do_all()
         except OSError:
             await self._say_good_bye()
             raise
@@ -237,7 +217,7 @@ class Node:
 
     async def _next(self) -> list[Input]:
         """Return what happened, as soon as something has, or time has gone by."""
-        while not self._inbox and not self.submissions.are_new and not self._work:
+        while not self._inbox and not self.submissions.are_new and not self._work.is_due:
             if self._broken is not None:
                 raise self._broken
             self._bell.clear()

@@ -114,7 +114,8 @@ class EmbeddedLog:
             raise StorageUnavailable(f"the event log cannot be opened: {error}") from error
         finally:
             if self._identity is None:
-                await self._unlock()
+                lock, self._lock = self._lock, None
+                await _release(lock)
         return self._identity
 
     @property
@@ -204,13 +205,18 @@ class EmbeddedLog:
 
     def take_up(self, partition: MetadataPartition) -> None:
         """Let a partition that was let go be recovered at its next use, as it was before."""
-        clean = self._generations.owed.get(partition)
-        self._partitions[partition] = self._make(partition, clean)
+        self._partitions[partition] = Partition(
+            self.context,
+            self._generations,
+            partition,
+            self.directory,
+            clean=self._generations.owed.get(partition),
+        )
 
     def forget(self, partition: MetadataPartition) -> None:
         """Let the partition be recovered anew at its next use: its files were repaired."""
         self._generations.owed.pop(partition, None)
-        self._partitions[partition] = self._make(partition, None)
+        self.take_up(partition)
 
     async def close(self) -> None:
         """Finish appends that were taken, trim the files, note the ends, let go of the lock."""
@@ -221,7 +227,8 @@ class EmbeddedLog:
             await self._close_partitions()
         finally:
             self._partitions, self._identity, self._closing = {}, None, False
-            await self._unlock()
+            lock, self._lock = self._lock, None
+            await _release(lock)
 
     async def _open_locked(self, *, create: bool) -> LogIdentity:
         found = await self._read_identity()
@@ -235,8 +242,9 @@ class EmbeddedLog:
         else:
             raise LogMissing(f"{self.directory} holds no event log")
         await files.sweep(self.context.disk, self.directory)
+        self._generations.owed = dict(clean)
         for number in map(MetadataPartition, range(found.partition_count)):
-            self._partitions[number] = self._make(number, clean.get(number))
+            self.take_up(number)
         return found
 
     async def _read_identity(self) -> LogIdentity | None:
@@ -321,9 +329,6 @@ class EmbeddedLog:
         with suppress(OSError):  # without the ends, the next open scans the files
             await self._generations.finish(clean)
 
-    def _make(self, number: MetadataPartition, clean: CleanEnd | None) -> Partition:
-        return Partition(self.context, self._generations, number, self.directory, clean=clean)
-
     def _partition(self, number: MetadataPartition) -> Partition:
         if self._identity is None or self._closing:
             raise Draining("the event log is not open")
@@ -332,10 +337,10 @@ class EmbeddedLog:
             return found
         raise InvalidArgument(f"the event log has no partition {number}")
 
-    async def _unlock(self) -> None:
-        lock, self._lock = self._lock, None
-        if lock is not None:
-            await lock.release()
+
+async def _release(lock: DiskLock | None) -> None:
+    if lock is not None:
+        await lock.release()
 
 
 def _draw_topic_id(luck: random.Random) -> TopicId:

@@ -5,8 +5,8 @@ from contextlib import suppress
 from typing import Final
 
 from rlmm_daemon.adapters.event_log.embedded.records import records_of
-from rlmm_daemon.adapters.event_log.embedded.scan import FoundBatch
 from rlmm_daemon.codec import records
+from rlmm_daemon.codec.scan import FoundBatch
 from rlmm_daemon.core.partitioner import metadata_partition
 from rlmm_daemon.domain.errors import LogCorrupt, Malformed
 from rlmm_daemon.domain.ids import MetadataPartition
