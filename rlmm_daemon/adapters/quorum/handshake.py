@@ -5,6 +5,9 @@ loopback only.
 """
 
 import asyncio
+import ipaddress
+import socket
+import ssl
 from typing import Final, Protocol
 
 import msgspec
@@ -14,7 +17,13 @@ from rlmm_daemon.core.raft.inputs import Peer
 from rlmm_daemon.core.raft.voters import Endpoint
 from rlmm_daemon.domain.errors import ConfigError, Malformed
 
-_LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
+#: What a stream reads ahead.
+_BUFFER_BYTES: Final = 1 << 18
+_HANDSHAKE_SECONDS: Final = 10.0
+
+
+class Unproven(Malformed):
+    """The other end did not prove that it is the one it has to be."""
 
 
 class Stream(msgspec.Struct, frozen=True):
@@ -31,31 +40,54 @@ class Stream(msgspec.Struct, frozen=True):
             EOFError: the other end left.
             Malformed: it is larger than that.
         """
-        (size,) = SIZE.unpack(await self.reader.readexactly(SIZE.size))
+        return await self.rest(await self.size(), bytes_max)
+
+    async def size(self) -> int:
+        """Return the size of the next frame; EOFError: the other end left."""
+        size: int = SIZE.unpack(await self.reader.readexactly(SIZE.size))[0]
+        return size
+
+    async def rest(self, size: int, bytes_max: int) -> bytes:
+        """Return the frame behind its size; errors as of `frame`."""
         if not 0 <= size <= bytes_max:
             raise Malformed(f"a frame of {size} bytes: {bytes_max} are the most")
         return await self.reader.readexactly(size)
+
+    def abort(self) -> None:
+        """End it at once: nobody waits until the other end has read what it was sent."""
+        self.writer.transport.abort()
 
 
 class Acceptor(Protocol):
     """The listener's side."""
 
-    async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Stream:
-        """Return the stream, once the other end has proved who it is.
+    def check(self, host: str) -> None:
+        """Refuse an address at which nobody would prove who they are.
 
         Raises:
-            Malformed: it did not.
+            ConfigError: others than this machine could reach it.
+        """
+
+    async def accept(self, connection: socket.socket) -> Stream:
+        """Return the stream, once the other end has proved who it is; else it is closed.
+
+        Raises:
+            Unproven: it did not.
+            OSError, EOFError: it left, or does not speak this.
         """
 
 
 class Dialer(Protocol):
     """The other side."""
 
-    async def dial(self, endpoint: Endpoint) -> Stream:
-        """Connect, and prove who this is.
+    async def dial(self, endpoint: Endpoint, expected: int | None = None) -> Stream:
+        """Connect, prove who this is, and have the other end prove who it is.
+
+        `expected` is the id of the replica that is meant; None: any replica of this quorum.
 
         Raises:
-            OSError: nobody is there.
+            OSError: nobody is there, or it does not take this one for what it says.
+            Unproven: another one is there.
             ConfigError: it may not be connected to so.
         """
 
@@ -73,18 +105,75 @@ class Plain:
         Raises:
             ConfigError: it is not on loopback.
         """
-        if not self._insecure and host not in _LOOPBACK:
+        if not self._insecure and not _is_loopback(host):
             raise ConfigError(
-                f"{host} is not on loopback, and nobody would prove who they are: "
-                "set up TLS for the quorum, or say quorum.insecure = true"
+                f"{host or 'every address'} is not on loopback, and nobody would prove who they "
+                "are: set up TLS for the quorum, or say quorum.insecure = true"
             )
 
-    async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Stream:
+    async def accept(self, connection: socket.socket) -> Stream:
         """Take whoever came."""
-        return Stream(reader, writer)
+        return await accepted(connection)
 
-    async def dial(self, endpoint: Endpoint) -> Stream:
+    async def dial(self, endpoint: Endpoint, expected: int | None = None) -> Stream:  # noqa: ARG002 - nobody proves it
         """Connect."""
         self.check(endpoint.host)
-        reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
-        return Stream(reader, writer)
+        return await dialed(endpoint)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+async def accepted(
+    connection: socket.socket,
+    tls: ssl.SSLContext | None = None,
+    *,
+    seconds: float = _HANDSHAKE_SECONDS,
+) -> Stream:
+    """Return the stream of a connection that a listener took; with `tls`, its server's end.
+
+    On an error, or when cancelled, the connection is closed.
+    """
+    reader = asyncio.StreamReader(limit=_BUFFER_BYTES)
+    protocol = asyncio.StreamReaderProtocol(reader)
+    loop = asyncio.get_running_loop()
+    try:
+        # Over a stream that exists, start_tls() would lose what came before it.
+        transport, _ = await loop.connect_accepted_socket(
+            lambda: protocol,
+            connection,
+            ssl=tls,
+            ssl_handshake_timeout=None if tls is None else seconds,
+        )
+    except BaseException:
+        connection.close()
+        raise
+    return Stream(reader, _writer(transport, protocol, reader))
+
+
+async def dialed(
+    endpoint: Endpoint, tls: ssl.SSLContext | None = None, *, seconds: float = _HANDSHAKE_SECONDS
+) -> Stream:
+    """Return a connection to an address; with `tls`, the client's end."""
+    reader, writer = await asyncio.open_connection(
+        endpoint.host,
+        endpoint.port,
+        limit=_BUFFER_BYTES,
+        ssl=tls,
+        ssl_handshake_timeout=None if tls is None else seconds,
+    )
+    return Stream(reader, writer)
+
+
+def _writer(
+    transport: asyncio.Transport,
+    protocol: asyncio.StreamReaderProtocol,
+    reader: asyncio.StreamReader,
+) -> asyncio.StreamWriter:
+    # drain() waits until all is sent, so that a slow reader costs one answer.
+    transport.set_write_buffer_limits(high=1, low=0)
+    return asyncio.StreamWriter(transport, protocol, reader, asyncio.get_running_loop())

@@ -7,10 +7,10 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from rlmm_daemon.adapters.quorum import wire, wire_answers
-from rlmm_daemon.adapters.quorum.handshake import Dialer, Stream
+from rlmm_daemon.adapters.quorum.handshake import Dialer, Stream, Unproven
 from rlmm_daemon.adapters.quorum.wire import Group
 from rlmm_daemon.codec.kraft import apis, headers
 from rlmm_daemon.codec.kraft.schema import Api, Message
@@ -28,6 +28,16 @@ from rlmm_daemon.domain.errors import ConfigError, LogCorrupt, Malformed
 
 T = TypeVar("T")
 
+
+class _Place(NamedTuple):
+    """Where a connection leads, to which replica (None: any), and whether for what takes long."""
+
+    host: str
+    port: int
+    expected: int | None
+    waits: bool
+
+
 CLIENT: Final = "rlmm-quorum"
 _KRAFT_VERSION: Final = "kraft.version"
 #: Idle connections are kept to so many addresses; more are closed, the oldest first.
@@ -35,12 +45,16 @@ _KEPT_MAX: Final = 32
 
 
 class Unreachable(Exception):
-    """Nobody answered; `refused`: where a connection had been, nobody listens any more."""
+    """Nobody answered; `refused`: where a connection had been, nobody listens any more.
 
-    def __init__(self, why: str, *, refused: bool = False) -> None:
+    `unproven`: whoever is there is not the one that was meant.
+    """
+
+    def __init__(self, why: str, *, refused: bool = False, unproven: bool = False) -> None:
         """Say why."""
         super().__init__(why)
         self.refused = refused
+        self.unproven = unproven
 
 
 class Link:
@@ -85,8 +99,8 @@ class Link:
         return headers.read_answer(api, version, correlation, frame)
 
     def close(self) -> None:
-        """Give the connection back."""
-        self._stream.writer.close()
+        """Give the connection back: nobody waits until TLS took leave, too."""
+        self._stream.abort()
 
 
 class Links:
@@ -96,12 +110,14 @@ class Links:
         self._group = group
         self._dialer = dialer
         self._timeout_seconds = timeout_seconds
-        self._idle: dict[tuple[str, int, bool], Link] = {}
+        self._idle: dict[_Place, Link] = {}
         #: Where somebody answered since nobody last listened there.
         self._met: set[tuple[str, int]] = set()
 
-    async def ask(self, request: Request, endpoints: Sequence[Endpoint]) -> Answer:
-        """Return a replica's answer.
+    async def ask(
+        self, request: Request, endpoints: Sequence[Endpoint], to: int | None = None
+    ) -> Answer:
+        """Return the answer of the replica with this id; None: of any.
 
         Raises:
             Unreachable: there is none.
@@ -118,9 +134,9 @@ class Links:
             return wire_answers.read_answer(self._group, request, version, body)
 
         waits = isinstance(request, FetchRequest | FetchSnapshotRequest)
-        return await self._over(endpoints, exchange, waits=waits)
+        return await self._over(endpoints, exchange, to, waits=waits)
 
-    async def versions(self, endpoints: Sequence[Endpoint]) -> tuple[int, int]:
+    async def versions(self, endpoints: Sequence[Endpoint], to: int) -> tuple[int, int]:
         """Return the kraft.versions that a replica bears, as it says now.
 
         Raises:
@@ -131,12 +147,13 @@ class Links:
             await link.greet()
             return link.kraft_versions
 
-        return await self._over(endpoints, told)
+        return await self._over(endpoints, told, to)
 
     async def _over(
         self,
         endpoints: Sequence[Endpoint],
         exchange: Callable[[Link], Awaitable[T]],
+        to: int | None,
         *,
         waits: bool = False,
     ) -> T:
@@ -145,26 +162,26 @@ class Links:
         `waits`: over the connection for what takes long.
         """
         at = _of_listener(endpoints, self._group.listener)
-        place = (at.host, at.port, waits)
+        place = _Place(at.host, at.port, to, waits)
         try:
             async with asyncio.timeout(self._timeout_seconds):
                 kept = self._idle.pop(place, None)
                 if kept is not None:
                     with contextlib.suppress(ConnectionError, EOFError):
                         return await self._on(kept, place, exchange)
-                return await self._on(await self._dial(at), place, exchange)
+                return await self._on(await self._dial(at, to), place, exchange)
         except TimeoutError as error:
             raise Unreachable(f"{at.host}:{at.port}: no answer in time") from error
         except ConnectionRefusedError as error:
             met = (at.host, at.port) in self._met
             self._met.discard((at.host, at.port))
             raise Unreachable(f"{at.host}:{at.port}: nobody listens", refused=met) from error
+        except Unproven as error:
+            raise Unreachable(f"{at.host}:{at.port}: {error}", unproven=True) from error
         except (OSError, EOFError, Malformed, LogCorrupt, ConfigError) as error:
             raise Unreachable(f"{at.host}:{at.port}: {error}") from error
 
-    async def _on(
-        self, link: Link, place: tuple[str, int, bool], exchange: Callable[[Link], Awaitable[T]]
-    ) -> T:
+    async def _on(self, link: Link, place: _Place, exchange: Callable[[Link], Awaitable[T]]) -> T:
         try:
             result = await exchange(link)
         except BaseException:
@@ -173,8 +190,8 @@ class Links:
         self._keep(place, link)
         return result
 
-    async def _dial(self, at: Endpoint) -> Link:
-        link = Link(await self._dialer.dial(at))
+    async def _dial(self, at: Endpoint, to: int | None) -> Link:
+        link = Link(await self._dialer.dial(at, to))
         try:
             await link.greet()
         except BaseException:
@@ -183,7 +200,7 @@ class Links:
         self._met.add((at.host, at.port))
         return link
 
-    def _keep(self, place: tuple[str, int, bool], link: Link) -> None:
+    def _keep(self, place: _Place, link: Link) -> None:
         other = self._idle.pop(place, None)
         if other is not None:
             other.close()

@@ -1,30 +1,35 @@
 """The listener of a quorum: accepts replicas and operators, and answers one request at a time each.
 
-A connection that sends nonsense, or nothing for too long, ends; no other one notices.
+A connection that sends nonsense, or nothing for too long, ends; no other one notices. Newcomers are
+counted apart from those whose first request came, so that nobody who only connects can keep
+replicas out: where too many are there, the oldest newcomer makes room, or whoever is idle longest.
 """
 
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final, TypeAlias
 
+import msgspec
 import structlog
 
 from rlmm_daemon.adapters.quorum.handshake import Acceptor, Stream
+from rlmm_daemon.adapters.quorum.rare_log import RareLog
 from rlmm_daemon.codec.kraft import apis, headers
 from rlmm_daemon.codec.kraft.headers import RequestHead, Unspoken
 from rlmm_daemon.codec.kraft.schema import Message
 from rlmm_daemon.core.raft.inputs import Peer
 from rlmm_daemon.core.raft.messages import Code
-from rlmm_daemon.domain.errors import Malformed
+from rlmm_daemon.domain.errors import Malformed, RlmmError
 
-CONNECTIONS_MAX: Final = 256
-_HANDSHAKE_SECONDS: Final = 10.0
-_IDLE_SECONDS: Final = 600.0
-#: Of requests: only a Submit is large.
-_REQUEST_BYTES_MAX: Final = headers.FRAME_BYTES_MAX
-_BUFFER_BYTES: Final = 1 << 20
+_BACKLOG: Final = 128
+#: Where no connection can be taken (no file descriptors are left), it is tried again.
+_PAUSE_SECONDS: Final = 0.1
+
+_SUBMIT: Final = apis.SUBMIT.key.to_bytes(2, "big")
 
 #: What answers a request.
 Handle: TypeAlias = Callable[[RequestHead, Peer], Awaitable[Message]]
@@ -32,23 +37,58 @@ Handle: TypeAlias = Callable[[RequestHead, Peer], Awaitable[Message]]
 _log = structlog.get_logger(__name__)
 
 
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one listener."""
+
+    #: Connections whose first request came.
+    connections: int = 256
+    #: Connections whose first request did not come yet.
+    newcomers: int = 128
+    #: From its start to its first request, with its handshake.
+    first_request_seconds: float = 10.0
+    #: Between an answer and the next request.
+    idle_seconds: float = 600.0
+    #: From a request's first byte to its last one.
+    request_seconds: float = 30.0
+    #: Until an answer is read.
+    answer_seconds: float = 30.0
+    #: Of one request that is no Submit.
+    request_bytes: int = 1 << 16
+    #: Of one Submit, which only a replica may send.
+    submit_bytes: int = headers.FRAME_BYTES_MAX
+    #: Of all Submits that are on their way.
+    submits_bytes: int = 8 * headers.FRAME_BYTES_MAX
+
+
 class Listener:
     """One listening socket."""
 
-    def __init__(self, acceptor: Acceptor) -> None:
+    def __init__(self, acceptor: Acceptor, limits: Limits = Limits()) -> None:  # noqa: B008 - frozen
         self._acceptor = acceptor
+        self._limits = limits
         self._handle: Handle | None = None
         self._socket: socket.socket | None = None
-        self._server: asyncio.Server | None = None
+        self._accepting: asyncio.Task[None] | None = None
+        #: All of them.
         self._connections: set[asyncio.Task[None]] = set()
+        #: Those without a first request, and those without a request now; the oldest first.
+        self._newcomers: dict[asyncio.Task[None], None] = {}
+        self._idle: dict[asyncio.Task[None], None] = {}
+        #: Of the Submits that are on their way.
+        self._large_bytes = 0
+        self._refusals = RareLog(_log)
 
     def bind(self, host: str, port: int) -> int:
         """Take the address; return the port, which 0 leaves to the kernel.
 
         Raises:
+            ConfigError: nobody would prove there who they are.
             OSError: it can't be had.
         """
-        self._socket = socket.create_server((host, port), backlog=CONNECTIONS_MAX)
+        self._acceptor.check(host)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._socket = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        self._socket.setblocking(False)  # noqa: FBT003 - its only form
         bound: int = self._socket.getsockname()[1]
         return bound
 
@@ -56,47 +96,101 @@ class Listener:
         """Accept and answer from now on."""
         assert self._socket is not None, "an address is taken first"
         self._handle = handle
-        self._server = await asyncio.start_server(
-            self._connected, sock=self._socket, limit=_BUFFER_BYTES
-        )
+        self._accepting = asyncio.get_running_loop().create_task(self._accept(self._socket))
 
     async def close(self) -> None:
         """Accept no more, and end what is connected."""
-        if self._server is not None:
-            self._server.close()
-        elif self._socket is not None:
-            self._socket.close()
-        for task in self._connections:
+        tasks = {*self._connections, *([self._accepting] if self._accepting else [])}
+        for task in tasks:
             task.cancel()
-        if self._connections:
-            await asyncio.wait(self._connections)
+        if tasks:
+            await asyncio.wait(tasks)
+        if self._socket is not None:
+            self._socket.close()
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(listening)
+            except OSError as error:
+                self._refusals.warning("a quorum's listener can't accept", error=str(error))
+                await asyncio.sleep(_PAUSE_SECONDS)
+                continue
+            if len(self._newcomers) >= self._limits.newcomers:
+                self._end_oldest(self._newcomers)
+            task = loop.create_task(self._connected(connection))
+            self._connections.add(task)
+            self._newcomers[task] = None
+            task.add_done_callback(partial(_close, connection))
+            await asyncio.sleep(0)
+
+    def _end_oldest(self, tasks: dict[asyncio.Task[None], None]) -> None:
+        oldest = next(iter(tasks))
+        del tasks[oldest]
+        oldest.cancel()
+
+    async def _connected(self, connection: socket.socket) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._connections.add(task)
+        peer = _name(connection)
+        stream = None
         try:
-            if len(self._connections) <= CONNECTIONS_MAX:
-                await self._serve(reader, writer)
+            async with asyncio.timeout(self._limits.first_request_seconds):
+                stream = await self._acceptor.accept(connection)
+                frame = await stream.frame(self._limits.request_bytes)
+            del self._newcomers[task]
+            if self._has_room():
+                await self._serve(task, stream, frame)
+        except (ssl.SSLError, RlmmError) as error:
+            self._refusals.warning("a quorum connection is closed", peer=peer, error=_said(error))
         except (OSError, EOFError, TimeoutError):
             pass  # it left, or is silent
-        except Malformed as error:
-            _log.warning("a quorum connection is closed", peer=_name(writer), error=error.message)
         except asyncio.CancelledError:
-            pass  # it is this listener's own end
-        except Exception:  # noqa: BLE001 - a bug ends its request, never the replica
-            _log.exception("a quorum request ended by a bug", peer=_name(writer))
+            pass  # it is this listener's own end, or somebody else takes its place
+        except Exception:  # noqa: BLE001 - nobody else is to notice
+            _log.exception("a quorum connection met a defect, and is closed", peer=peer)
         finally:
             self._connections.discard(task)
-            writer.close()
+            self._newcomers.pop(task, None)
+            self._idle.pop(task, None)
+            if stream is not None:
+                stream.abort()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        async with asyncio.timeout(_HANDSHAKE_SECONDS):
-            stream = await self._acceptor.accept(reader, writer)
+    def _has_room(self) -> bool:
+        """Whether one more may be served; whoever is idle longest goes for it."""
+        if len(self._connections) - len(self._newcomers) <= self._limits.connections:
+            return True
+        if not self._idle:
+            return False
+        self._end_oldest(self._idle)
+        return True
+
+    async def _serve(self, task: asyncio.Task[None], stream: Stream, frame: bytes) -> None:
         while True:
-            async with asyncio.timeout(_IDLE_SECONDS):
-                frame = await stream.frame(_REQUEST_BYTES_MAX)
             await self._answer(stream, frame)
+            self._idle[task] = None
+            async with asyncio.timeout(self._limits.idle_seconds):
+                size = await stream.size()
+            self._idle.pop(task, None)
+            async with asyncio.timeout(self._limits.request_seconds):
+                frame = await self._request(stream, size)
+
+    async def _request(self, stream: Stream, size: int) -> bytes:
+        """Return a request behind its size; a large one only as far as there is memory for it."""
+        limits = self._limits
+        if size <= limits.request_bytes:
+            return await stream.rest(size, limits.request_bytes)
+        key = await stream.reader.readexactly(len(_SUBMIT))
+        if key != _SUBMIT or not stream.peer.may_vote:
+            raise Malformed(f"a frame of {size} bytes: {limits.request_bytes} are the most")
+        if self._large_bytes + size > limits.submits_bytes:
+            raise Malformed(f"{self._large_bytes} bytes of other Submits are on their way")
+        self._large_bytes += size
+        try:
+            return key + await stream.rest(size - len(key), limits.submit_bytes - len(key))
+        finally:
+            self._large_bytes -= size
 
     async def _answer(self, stream: Stream, frame: bytes) -> None:
         try:
@@ -107,15 +201,15 @@ class Listener:
             # Everybody can read the oldest form of this answer, and begins anew with it.
             refusal = spoken_here() | {"ErrorCode": Code.UNSUPPORTED_VERSION}
             body = apis.API_VERSIONS.pack_answer(0, refusal)
-            stream.writer.write(
-                headers.pack_answer(apis.API_VERSIONS, 0, unspoken.correlation, body)
-            )
+            packed = headers.pack_answer(apis.API_VERSIONS, 0, unspoken.correlation, body)
         else:
             assert self._handle is not None, "nobody is connected before it serves"
             message = await self._handle(head, stream.peer)
             body = head.api.pack_answer(head.version, message)
-            stream.writer.write(headers.pack_answer(head.api, head.version, head.correlation, body))
-        await stream.writer.drain()
+            packed = headers.pack_answer(head.api, head.version, head.correlation, body)
+        stream.writer.write(packed)
+        async with asyncio.timeout(self._limits.answer_seconds):
+            await stream.writer.drain()
 
 
 def spoken_here() -> Message:
@@ -129,8 +223,19 @@ def spoken_here() -> Message:
     }
 
 
-def _name(writer: asyncio.StreamWriter) -> str:
+def _close(connection: socket.socket, _: asyncio.Task[None]) -> None:
+    """Close what a task, cancelled before its first step, left open."""
+    connection.close()
+
+
+def _name(connection: socket.socket) -> str:
     with contextlib.suppress(OSError, IndexError, TypeError):
-        host, port = writer.get_extra_info("peername")[:2]
+        host, port = connection.getpeername()[:2]
         return f"{host}:{port}"
     return "?"
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, RlmmError):
+        return error.message
+    return str(error)

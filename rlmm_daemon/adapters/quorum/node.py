@@ -16,6 +16,7 @@ import msgspec
 import structlog
 
 from rlmm_daemon.adapters.quorum.links import Links, Unreachable
+from rlmm_daemon.adapters.quorum.rare_log import RareLog
 from rlmm_daemon.adapters.quorum.replica_files import ReplicaFiles
 from rlmm_daemon.adapters.quorum.serving import with_piece, with_records
 from rlmm_daemon.adapters.quorum.submitting import Record, Submissions
@@ -84,6 +85,7 @@ class Node:
         self.on_commit: list[Callable[[int], None]] = [self.submissions.committed]
         #: Counted since the start, by kind.
         self.alarms: dict[str, int] = {}
+        self._warnings = RareLog(_log)
 
     @property
     def replica(self) -> Replica:
@@ -275,8 +277,8 @@ class Node:
         match effect:
             case inputs.Send():
                 self._go(self._send(effect))
-            case inputs.Probe(serial=serial, endpoints=endpoints):
-                self._go(self._probe(serial, endpoints))
+            case inputs.Probe():
+                self._go(self._probe(effect))
             case inputs.Reply(token=token, answer=answer):
                 self._reply(token, answer)
             case inputs.ReplyRecords(token=token, answer=answer, offset=offset, end=end):
@@ -296,12 +298,16 @@ class Node:
                 for call in self.on_commit:
                     call(end)
             case inputs.Alarm(kind=kind, message=message):
-                self.alarms[kind] = self.alarms.get(kind, 0) + 1
-                _log.warning("a quorum is not in health", kind=kind, what=message)
+                self._alarm(kind, message)
             case inputs.Fail(message=message):
                 raise StorageUnavailable(message, retry=False)
             case _:
                 raise AssertionError(effect)
+
+    def _alarm(self, kind: str, message: str) -> None:
+        """Count what no healthy quorum does, and log it now and then: others cause it at will."""
+        self.alarms[kind] = self.alarms.get(kind, 0) + 1
+        self._warnings.warning("a quorum is not in health", about=kind, kind=kind, what=message)
 
     async def _write(self, batch: Batch, token: int | None) -> None:
         if token is not None:
@@ -338,8 +344,9 @@ class Node:
         if effect.to is None or not endpoints:
             endpoints = self._a_bootstrap_server()
         try:
-            answer = await self._links.ask(effect.request, endpoints)
+            answer = await self._links.ask(effect.request, endpoints, effect.to)
         except Unreachable as error:
+            self._missed(effect.to, error)
             self._take(Unanswered(effect.serial, refused=error.refused))
         else:
             self._take(Answered(effect.serial, answer))
@@ -351,10 +358,20 @@ class Node:
         self._bootstrap_at = (self._bootstrap_at + 1) % len(known)
         return (known[self._bootstrap_at],)
 
-    async def _probe(self, serial: int, endpoints: tuple[Endpoint, ...]) -> None:
-        try:
-            versions = await self._links.versions(endpoints)
-        except Unreachable:
-            self._take(Unanswered(serial))
+    def _missed(self, replica: int | None, error: Unreachable) -> None:
+        """Tell why a replica was not reached: of one that is only down, others tell."""
+        if error.unproven:
+            self._alarm("stranger", f"in the place of replica {replica}: {error}")
         else:
-            self._take(inputs.Reachable(serial, versions))
+            self._warnings.warning(
+                "a replica is not reached", about=f"{replica}", replica=replica, why=str(error)
+            )
+
+    async def _probe(self, effect: inputs.Probe) -> None:
+        try:
+            versions = await self._links.versions(effect.endpoints, effect.to.id)
+        except Unreachable as error:
+            self._missed(effect.to.id, error)
+            self._take(Unanswered(effect.serial))
+        else:
+            self._take(inputs.Reachable(effect.serial, versions))
