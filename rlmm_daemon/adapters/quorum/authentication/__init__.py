@@ -1,0 +1,1 @@
+"""Proof of who is at the other end of a quorum's connection: TLS certificates, and SASL."""

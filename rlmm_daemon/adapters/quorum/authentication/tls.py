@@ -1,0 +1,239 @@
+"""Mutual TLS of a quorum: one authority, and a certificate that names each member.
+
+Host names mean nothing here: a replica may move, and stays itself. Files are read again when they
+changed; connections that are open keep what they had.
+"""
+
+import asyncio
+import socket
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from rlmm_daemon.adapters.quorum import handshake
+from rlmm_daemon.adapters.quorum.authentication.principals import (
+    NoPrincipal,
+    Principal,
+    read_uris,
+)
+from rlmm_daemon.adapters.quorum.handshake import Stream, Unproven
+from rlmm_daemon.core.raft.voters import Endpoint
+from rlmm_daemon.domain.errors import ConfigError
+from rlmm_daemon.domain.secret import Secret
+
+#: Files are looked at no more often.
+_LOOK_SECONDS: Final = 1.0
+#: Flights of a handshake with itself; TLS 1.3 takes three.
+_FLIGHTS_MAX: Final = 10
+
+_log = structlog.get_logger(__name__)
+
+_Signature = tuple[tuple[int, ...], ...]
+
+
+class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a member's proof lies, and whom it takes for what."""
+
+    cluster_id: str
+    #: PEM, of the only authority of this quorum; while it is replaced, of both.
+    ca_file: str
+    #: PEM, with intermediate authorities behind it.
+    certificate_file: str
+    key_file: str
+    key_password: Secret | None = None
+    #: The name that its certificate has to have; None: any of this cluster.
+    member: Principal | None = None
+    #: Names of operators that may add and remove voters.
+    voter_changers: frozenset[str] = frozenset()
+    handshake_seconds: float = 5.0
+
+
+class _Contexts(msgspec.Struct, frozen=True):
+    """Both sides' settings from files that fit each other."""
+
+    server: ssl.SSLContext
+    client: ssl.SSLContext
+
+
+class MutualTls:
+    """Acceptor and dialer of a quorum's member: there is no way without a certificate."""
+
+    def __init__(self, options: TlsOptions, now: Callable[[], float] = time.monotonic) -> None:
+        """Read the files.
+
+        Raises:
+            ConfigError: they can't be read, or don't prove what they have to.
+        """
+        self._options = options
+        self._now = now
+        self._seen = _signature(options)
+        self._looked_at = now()
+        self._looking = asyncio.Lock()
+        self._contexts = _load(options)
+
+    def check(self, host: str) -> None:
+        """Any address will do."""
+
+    async def accept(self, connection: socket.socket) -> Stream:
+        """Return the stream of a member of this quorum; errors as of `Acceptor`."""
+        try:
+            contexts = await self._current()
+        except BaseException:
+            connection.close()
+            raise
+        stream = await handshake.accepted(
+            connection, contexts.server, seconds=self._options.handshake_seconds
+        )
+        try:
+            peer = self._principal(stream).peer(self._options.voter_changers)
+        except Unproven:
+            stream.abort()
+            raise
+        return msgspec.structs.replace(stream, peer=peer)
+
+    async def dial(self, endpoint: Endpoint, expected: int | None = None) -> Stream:
+        """Connect to a node of this quorum, and prove who this is; errors as of `Dialer`."""
+        contexts = await self._current()
+        stream = await handshake.dialed(
+            endpoint, contexts.client, seconds=self._options.handshake_seconds
+        )
+        try:
+            member = self._principal(stream)
+            if member.node is None:
+                raise Unproven(f"{member} answers there, and is no replica")
+            if expected is not None and member.node != expected:
+                raise Unproven(f"replica {member.node} answers there, not {expected}")
+        except Unproven:
+            stream.abort()
+            raise
+        return msgspec.structs.replace(stream, peer=member.peer(()))
+
+    def _principal(self, stream: Stream) -> Principal:
+        tls = stream.writer.get_extra_info("ssl_object")
+        return _principal(tls.getpeercert(), self._options.cluster_id)
+
+    # Files that change.
+
+    async def _current(self) -> _Contexts:
+        """Return the settings of the newest files that hold; one looks, others don't wait."""
+        if self._now() - self._looked_at >= _LOOK_SECONDS and not self._looking.locked():
+            async with self._looking:
+                self._looked_at = self._now()
+                await self._look()
+        return self._contexts
+
+    async def _look(self) -> None:
+        try:
+            seen = await asyncio.to_thread(_signature, self._options)
+            if seen == self._seen:
+                return
+            self._seen = seen
+            self._contexts = await asyncio.to_thread(_load, self._options)
+        except ConfigError as error:
+            _log.warning(
+                "new certificates of a quorum don't hold; the old ones stay", why=error.message
+            )
+        else:
+            _log.info(
+                "certificates of a quorum were read again",
+                certificate=self._options.certificate_file,
+            )
+
+
+def _signature(options: TlsOptions) -> _Signature:
+    """Return what changes with the files; those that are absent have none."""
+    found: list[tuple[int, ...]] = []
+    for path in (options.ca_file, options.certificate_file, options.key_file):
+        try:
+            status = Path(path).stat()
+        except OSError:
+            found.append(())
+        else:
+            found.append((status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
+    return tuple(found)
+
+
+def _load(options: TlsOptions) -> _Contexts:
+    """Return settings that hold: with them, this member would take itself for what it is."""
+    server = _context(options, ssl.PROTOCOL_TLS_SERVER)
+    server.num_tickets = 0  # nobody resumes, so that each handshake proves anew
+    contexts = _Contexts(server, _context(options, ssl.PROTOCOL_TLS_CLIENT))
+    try:
+        own = _greet_itself(contexts)
+    except ssl.SSLError as error:
+        raise ConfigError(
+            f"{options.certificate_file} would be refused by this quorum's members, by "
+            f"{options.ca_file}: {getattr(error, 'verify_message', error.reason)}"
+        ) from None
+    try:
+        member = _principal(own, options.cluster_id)
+    except Unproven as error:
+        raise ConfigError(f"{options.certificate_file}: {error.message}") from None
+    if options.member is not None and member != options.member:
+        raise ConfigError(f"{options.certificate_file} is of {member}, not of {options.member}")
+    return contexts
+
+
+def _context(options: TlsOptions, side: int) -> ssl.SSLContext:
+    context = ssl.SSLContext(side)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_REQUIRED
+    try:
+        context.load_verify_locations(cafile=options.ca_file)
+    except OSError as error:
+        raise ConfigError(f"{options.ca_file}: {_why(error)}") from None
+    phrase = options.key_password
+    try:
+        context.load_cert_chain(
+            options.certificate_file,
+            options.key_file,
+            # Without one, OpenSSL would ask the terminal for an encrypted key's passphrase.
+            password=phrase.reveal() if phrase else "",
+        )
+    except OSError as error:
+        raise ConfigError(
+            f"{options.certificate_file} with {options.key_file}: {_why(error)}"
+        ) from None
+    return context
+
+
+def _greet_itself(contexts: _Contexts) -> Mapping[str, Any]:
+    """Return its own certificate, once a client with it and a server with it took each other."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    server = contexts.server.wrap_bio(to_server, to_client, server_side=True)
+    client = contexts.client.wrap_bio(to_client, to_server)
+    for _ in range(_FLIGHTS_MAX):
+        if all([_is_done(client), _is_done(server)]):
+            return client.getpeercert() or {}
+    raise AssertionError("a handshake ends, well or not")
+
+
+def _is_done(side: ssl.SSLObject) -> bool:
+    try:
+        side.do_handshake()
+    except ssl.SSLWantReadError:
+        return False
+    return True
+
+
+def _principal(certificate: Mapping[str, Any] | None, cluster_id: str) -> Principal:
+    names = (certificate or {}).get("subjectAltName", ())
+    try:
+        return read_uris([name for kind, name in names if kind == "URI"], cluster_id)
+    except NoPrincipal as error:
+        raise Unproven(str(error)) from None
+
+
+def _why(error: OSError) -> str:
+    """Say what is wrong with a file; OpenSSL's own words, "PEM lib", help nobody."""
+    if not isinstance(error, ssl.SSLError):
+        return error.strerror or str(error)
+    if error.reason == "KEY_VALUES_MISMATCH":
+        return "the certificate is of another key"
+    return "not readable as PEM, or the key's passphrase is wrong or missing"
