@@ -83,6 +83,8 @@ class Node:
         self.submissions = Submissions()
         #: Called with each new end of what is committed.
         self.on_commit: list[Callable[[int], None]] = [self.submissions.committed]
+        #: Called when role, epoch, leader or voters are others than before.
+        self.on_change: list[Callable[[Replica], None]] = []
         #: Counted since the start, by kind.
         self.alarms: dict[str, int] = {}
         self._warnings = RareLog(_log)
@@ -178,14 +180,25 @@ class Node:
             await self._obey(effects)
             while True:
                 for happened in await self._next():
-                    self._replica, effects = step(self.replica, happened, self._now())
+                    before = self.replica
+                    self._replica, effects = step(before, happened, self._now())
                     await self._obey(effects)
+                    self._tell_of_changes(before)
                 await self._work.do_all()
         except OSError:
             await self._say_good_bye()
             raise
         finally:
             await self._end()
+
+    def _tell_of_changes(self, before: Replica) -> None:
+        now = self.replica
+        assert now is not None
+        if now.role is before.role and now.voters is before.voters:
+            return
+        if _standing(now) != _standing(before):
+            for call in self.on_change:
+                call(now)
 
     async def leave(self) -> None:
         """Have somebody else lead, before this process ends: at most half a second."""
@@ -375,3 +388,7 @@ class Node:
             self._take(Unanswered(effect.serial))
         else:
             self._take(inputs.Reachable(effect.serial, versions))
+
+
+def _standing(replica: Replica) -> tuple[object, ...]:
+    return type(replica.role), replica.epoch, replica.leader, replica.in_force

@@ -68,7 +68,7 @@ async def ends(stream: Stream) -> bytes:
 
 def asked(api, message, *, version=None) -> bytes:
     version = api.last if version is None else version
-    return headers.pack_request(api, version, 7, CLIENT, api.pack_request(version, message))
+    return headers.pack_request(api, version, 7, api.pack_request(version, message), client=CLIENT)
 
 
 HELLO = asked(apis.API_VERSIONS, {})
