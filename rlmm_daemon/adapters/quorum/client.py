@@ -32,6 +32,10 @@ from rlmm_daemon.domain.errors import (
 )
 
 _PAUSE_SECONDS: Final = 0.05
+#: A host that is gone takes no longer than that from the time of a question.
+_DIAL_SECONDS: Final = 2.0
+#: Nor does a server that hangs, where asking another one changes nothing.
+_ANSWER_SECONDS: Final = 2.0
 
 
 class ReplicaState(msgspec.Struct, frozen=True):
@@ -58,8 +62,20 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     endpoints: dict[int, tuple[Endpoint, ...]]
 
 
+class _Call(msgspec.Struct):
+    """One question, until it is answered or its time is over."""
+
+    api: Api
+    asked: Message
+    #: A question that was sent may have taken effect, whatever becomes of its answer.
+    changes: bool
+    #: Whom it was sent to, without an answer yet.
+    sent: str | None = None
+    why: str = "no server is known"
+
+
 class QuorumClient:
-    """Asks a quorum through any of some servers."""
+    """Asks a quorum through any of some servers; they name the others."""
 
     def __init__(
         self,
@@ -71,8 +87,22 @@ class QuorumClient:
     ) -> None:
         self._group = group
         self._dialer = dialer
-        self._servers = list(bootstrap)
+        self._servers = tuple(bootstrap)
+        #: What servers said last: the leader first, as far as they know it.
+        self._told: tuple[Endpoint, ...] = ()
+        #: Who answered last as the leader.
+        self._led: Endpoint | None = None
         self._timeout_seconds = timeout_seconds
+
+    async def cluster_id(self) -> str:
+        """Return the cluster that the quorum is of.
+
+        Raises:
+            StorageUnavailable: no server answers in time.
+        """
+        message = await self._of_the_leader(apis.DESCRIBE_CLUSTER, {})
+        cluster_id: str = message["ClusterId"]
+        return cluster_id
 
     async def describe(self) -> Description:
         """Return what the leader knows.
@@ -116,61 +146,97 @@ class QuorumClient:
 
     async def _of_the_leader(self, api: Api, asked: Message, *, changes: bool = False) -> Message:
         """Ask one server after the other, until one answers that leads."""
-        why = "no server is known"
+        call = _Call(api, asked, changes)
         try:
             async with asyncio.timeout(self._timeout_seconds):
                 while True:
-                    for server in tuple(self._servers):
-                        message, why = await self._asked(server, api, asked, changes=changes)
+                    for server in self._known():
+                        message = await self._asked(server, call)
                         if message is not None:
                             return message
                     await asyncio.sleep(_PAUSE_SECONDS)
         except TimeoutError as error:
+            if call.sent is not None and changes:
+                raise OutcomeUnknown(
+                    f"{call.sent} was asked, and did not answer in {self._timeout_seconds:g} s"
+                ) from error
             raise StorageUnavailable(
-                f"no leader of the quorum answered in {self._timeout_seconds:g} s: {why}"
+                f"no leader of the quorum answered in {self._timeout_seconds:g} s: {call.why}"
             ) from error
 
-    async def _asked(
-        self, server: Endpoint, api: Api, asked: Message, *, changes: bool
-    ) -> tuple[Message | None, str]:
-        """Return the answer, or None and why this server has none."""
+    def _known(self) -> tuple[Endpoint, ...]:
+        """Return all that may lead, the likeliest first, each address once."""
+        led = () if self._led is None else (self._led,)
+        by_place = {(at.host, at.port): at for at in (*led, *self._told, *self._servers)}
+        return tuple(by_place.values())
+
+    async def _asked(self, server: Endpoint, call: _Call) -> Message | None:
+        """Return the answer, or None, and the call knows why this server has none."""
         where = f"{server.host}:{server.port}"
-        sent = False
+        api = call.api
         try:
             async with self._link(server) as link:
                 version = link.version_of(api)
                 if version is None:
                     raise InvalidArgument(f"{where} does not speak {api.name}")
-                sent = True
-                body = await link.exchange(api, version, asked)
+                call.sent = where
+                async with asyncio.timeout(None if call.changes else _ANSWER_SECONDS):
+                    body = await link.exchange(api, version, call.asked)
                 message = api.read_answer(version, body)
-        except (OSError, EOFError, Malformed) as error:
-            if sent and changes:
+                call.sent = None
+                if (why := _not_leading(message)) is not None:
+                    call.why = f"{where} {why}"
+                    await self._learn(link)
+                    return None
+        except (OSError, EOFError, Malformed, TimeoutError) as error:
+            if call.sent is not None and call.changes:
                 raise OutcomeUnknown(f"{where} was asked, and its answer is lost") from error
-            return None, f"{where}: {type(error).__name__} {error}"
-        except TimeoutError as error:
-            if sent and changes:
-                raise OutcomeUnknown(f"{where} was asked, and did not answer in time") from error
-            raise
-        return _judged(message, where, changes=changes)
+            call.sent = None
+            call.why = f"{where}: {type(error).__name__} {error}".rstrip()
+            if self._led == server:
+                self._led = None
+            return None
+        self._led = server
+        return _judged(message, where, changes=call.changes)
+
+    async def _learn(self, link: Link) -> None:
+        """Ask a server that does not lead for those that may."""
+        version = link.version_of(apis.DESCRIBE_CLUSTER)
+        if version is None:
+            return
+        body = await link.exchange(apis.DESCRIBE_CLUSTER, version, {})
+        told = apis.DESCRIBE_CLUSTER.read_answer(version, body)
+        leader = told["ControllerId"]
+        brokers = sorted(told["Brokers"], key=lambda each: bool(each["BrokerId"] != leader))
+        name = self._group.listener
+        self._led = None
+        self._told = tuple(Endpoint(name, each["Host"], each["Port"]) for each in brokers)
 
     @contextlib.asynccontextmanager
     async def _link(self, server: Endpoint) -> AsyncIterator[Link]:
-        link = Link(await self._dialer.dial(server))
+        async with asyncio.timeout(_DIAL_SECONDS):
+            link = Link(await self._dialer.dial(server))
         try:
-            await link.greet()
+            async with asyncio.timeout(_DIAL_SECONDS):
+                await link.greet()
             yield link
         finally:
             link.close()
 
 
-def _judged(message: Message, where: str, *, changes: bool) -> tuple[Message | None, str]:
-    """Return an answer that is one; None: this server does not lead."""
+def _not_leading(message: Message) -> str | None:
+    """Return why another server has to be asked; None: this one has answered."""
+    code = _code_of(message)
+    if code == Code.NOT_LEADER_OR_FOLLOWER:
+        return "does not lead"
+    return "takes no requests now" if code == Code.BROKER_NOT_AVAILABLE else None
+
+
+def _judged(message: Message, where: str, *, changes: bool) -> Message:
+    """Return an answer that is none of an error."""
     code = _code_of(message)
     if code == Code.NONE:
-        return message, ""
-    if code in (Code.NOT_LEADER_OR_FOLLOWER, Code.BROKER_NOT_AVAILABLE):
-        return None, f"{where} does not lead"
+        return message
     said = message.get("ErrorMessage") or _named(code)
     if code == Code.REQUEST_TIMED_OUT and changes:
         raise OutcomeUnknown(f"{where}: {said}: it may come about yet, or never")
