@@ -78,6 +78,9 @@ SECTIONS: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
             ),
             "config": Row(f"{_CLI}.config", "Make a configuration from server.properties."),
             "doctor": Row(f"{_CLI}.doctor", "Check what is around the daemon; say what to do."),
+            "quorum": Row(
+                f"{_CLI}.quorum.quorum", "Format, run, show and change a quorum of daemons."
+            ),
             "drain": Row(f"{_CLI}.drain", "Let the daemon finish what it does and end."),
         },
         "Decode": {

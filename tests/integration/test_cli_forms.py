@@ -54,6 +54,7 @@ ELSEWHERE = {
     "copy": "integration/test_cli_forms.py",
     "delete": "integration/test_cli_forms.py",
     "drain": "integration/test_cli_changes.py",
+    "quorum": "integration/test_quorum_processes.py",
     "storage": "s3/test_verify.py",
 }
 

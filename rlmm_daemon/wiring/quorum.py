@@ -1,0 +1,191 @@
+"""A quorum's replica as a process of its own, and the client that asks one."""
+
+import asyncio
+import errno
+import os
+import signal
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+import structlog
+
+from rlmm_daemon.adapters.os.clock import SystemClock
+from rlmm_daemon.adapters.os.disk import LocalDisk
+from rlmm_daemon.adapters.quorum.client import QuorumClient
+from rlmm_daemon.adapters.quorum.handshake import Plain
+from rlmm_daemon.adapters.quorum.layout import Layout, lost
+from rlmm_daemon.adapters.quorum.node import Node
+from rlmm_daemon.adapters.quorum.replica import ReplicaOptions, running
+from rlmm_daemon.adapters.quorum.wire import Group
+from rlmm_daemon.codec.kraft import small_files
+from rlmm_daemon.core.raft.roles import Replica
+from rlmm_daemon.core.raft.voters import Endpoint
+from rlmm_daemon.daemon.process.runtime import execute
+from rlmm_daemon.daemon.process.systemd import Notifier
+from rlmm_daemon.domain.errors import ConfigError, LogCorrupt, Malformed, StorageUnavailable
+from rlmm_daemon.domain.ids import uuid_text
+
+_log = structlog.get_logger(__name__)
+
+#: The one log of a quorum.
+TOPIC: Final = "__rlmm_quorum"
+_ANYWHERE: Final = frozenset({"0.0.0.0", "::", "*"})  # noqa: S104 - refused
+
+
+#: A disk has none of them.
+_OF_ADDRESSES: Final = frozenset({errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
+
+
+class QuorumProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """What `rlmm quorum run` is told."""
+
+    directory: str
+    listen: Endpoint
+    servers: tuple[Endpoint, ...]
+    insecure: bool
+
+
+def run(options: QuorumProcess) -> int:
+    """Run a replica until SIGTERM or Ctrl-C, which hand over first; return the exit code."""
+    return execute(lambda: _serve(options))
+
+
+async def _serve(options: QuorumProcess) -> None:
+    disk = LocalDisk()
+    try:
+        await _replica(disk, options)
+    except* OSError as errors:
+        failed = _first(errors)
+        if isinstance(failed, OSError) and failed.errno in _OF_ADDRESSES:
+            raise StorageUnavailable(f"--listen {_text(options.listen)}: {failed}") from failed
+        raise StorageUnavailable(
+            f"{options.directory}: {failed}; what it holds is read anew at the next start"
+        ) from failed
+    finally:
+        disk.close()
+
+
+async def _replica(disk: LocalDisk, options: QuorumProcess) -> None:
+    plain = Plain(insecure=options.insecure)
+    listen = options.listen
+    if listen.host in _ANYWHERE:
+        raise ConfigError(f"--listen {listen.host}: others are told this address, so name one")
+    plain.check(listen.host)
+    topic_id = await topic_id_of(disk, options.directory)
+    replica = ReplicaOptions(
+        directory=options.directory,
+        topic=TOPIC,
+        topic_id=topic_id,
+        host=listen.host,
+        port=listen.port,
+        listener=listen.name,
+        bootstrap=options.servers,
+    )
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        async with running(disk, SystemClock(), replica, acceptor=plain, dialer=plain) as node:
+            _tell(node, options, topic_id)
+            await stop.wait()
+            _log.info("stopping", handing_over=_leads(node))
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+    _log.info("stopped")
+
+
+def _tell(node: Node, options: QuorumProcess, topic_id: bytes) -> None:
+    """Say that it serves, and then each change of its role, leader or voters."""
+    notifier = Notifier.from_environment(os.environ, os.getpid())
+
+    def changed(replica: Replica) -> None:
+        role = type(replica.role).__name__.lower()
+        voters = [key.id for key in replica.in_force.keys]
+        _log.info(
+            "quorum_role",
+            role=role if replica.is_voter else f"observer, {role}",
+            epoch=replica.epoch,
+            leader=replica.leader,
+            voters=voters,
+        )
+        notifier.notify(f"STATUS={role}, epoch {replica.epoch}, leader {replica.leader}")
+
+    replica = node.replica
+    assert replica is not None, "it runs"
+    _log.info(
+        "quorum_replica_serves",
+        replica=replica.me.id,
+        directory_id=uuid_text(replica.me.directory),
+        cluster_id=replica.cluster_id,
+        topic_id=uuid_text(topic_id),
+        listen=_text(options.listen),
+        end=replica.log.end,
+    )
+    changed(replica)
+    node.on_change.append(changed)
+    notifier.notify("READY=1")
+
+
+def _leads(node: Node) -> bool:
+    replica = node.replica
+    return replica is not None and replica.leader == replica.me.id
+
+
+async def topic_id_of(disk: LocalDisk, directory: str) -> bytes:
+    """Return the id of the log that a directory was formatted for.
+
+    Raises:
+        ConfigError: it was not formatted.
+        HistoryLost, LogCorrupt: the file that says so is gone, or does not hold.
+    """
+    layout = Layout(directory, TOPIC)
+    if not await disk.exists(layout.meta):
+        raise ConfigError(
+            f"{directory} is not formatted for a quorum: no {small_files.META_PROPERTIES}; "
+            "see rlmm quorum format"
+        )
+    try:
+        return small_files.decode_partition(await disk.read(layout.partition))
+    except FileNotFoundError as error:
+        raise lost(layout.partition, "it is gone: a log was here, or was to be") from error
+    except Malformed as error:
+        reason = error.message
+        raise LogCorrupt(f"{layout.partition}: {reason}", file=layout.partition) from error
+
+
+async def asking(
+    servers: Sequence[Endpoint], *, timeout_seconds: float, insecure: bool
+) -> tuple[str, QuorumClient]:
+    """Return the cluster that the servers say they are of, and a client for its quorum.
+
+    Raises:
+        StorageUnavailable: nobody answers in time.
+        ConfigError: a server is beyond loopback.
+    """
+    plain = Plain(insecure=insecure)
+    for each in servers:
+        plain.check(each.host)
+
+    def client(cluster_id: str) -> QuorumClient:
+        # An operator's questions name no topic id.
+        group = Group(
+            cluster_id=cluster_id, topic=TOPIC, topic_id=bytes(16), listener=servers[0].name
+        )
+        return QuorumClient(group, plain, servers, timeout_seconds=timeout_seconds)
+
+    cluster_id = await client("").cluster_id()
+    return cluster_id, client(cluster_id)
+
+
+def _first(errors: BaseExceptionGroup[OSError]) -> BaseException:
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _text(at: Endpoint) -> str:
+    return f"{at.host}:{at.port}"

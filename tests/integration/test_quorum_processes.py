@@ -1,0 +1,218 @@
+"""A quorum of real processes: elected, killed, handed over, restarted, changed by its commands."""
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from rlmm_daemon.adapters.quorum.client import Description, QuorumClient
+from rlmm_daemon.cli import main
+from rlmm_daemon.cli.quorum import seen as seen_module
+from rlmm_daemon.domain.errors import OutcomeUnknown
+from rlmm_daemon.domain.ids import uuid_text
+from rlmm_daemon.wiring.quorum import TOPIC
+from tests.support.quorum_processes import CLUSTER, QuorumProcesses
+
+
+@pytest.fixture
+def quorum(tmp_path: Path) -> Iterator[QuorumProcesses]:
+    """Yield three voters that run."""
+    with QuorumProcesses(tmp_path) as quorum:
+        quorum.format(1, 2, 3)
+        quorum.start(1, 2, 3)
+        yield quorum
+
+
+async def elected(quorum: QuorumProcesses) -> Description:
+    """Return the quorum with a leader and all its voters there."""
+    return await quorum.until(
+        lambda seen: (
+            seen.high_watermark > 0 and all(each.end == seen.voters[0].end for each in seen.voters)
+        ),
+        "a leader, and voters that have caught up",
+    )
+
+
+async def submitted(client: QuorumClient, *values: bytes) -> list[bytes]:
+    """Return those that were acknowledged."""
+    done = []
+    for value in values:
+        try:
+            await client.submit([(None, value)])
+        except OutcomeUnknown:
+            continue
+        done.append(value)
+    return done
+
+
+def rlmm(*words: str) -> Any:
+    return CliRunner().invoke(main, ["quorum", *words])
+
+
+async def rlmm_beside(*words: str) -> Any:
+    return await asyncio.to_thread(rlmm, *words)
+
+
+def roles(quorum: QuorumProcesses, node_id: int) -> list[str]:
+    lines = quorum[node_id].lines()
+    return [line["role"] for line in lines if line["event"] == "quorum_role"]
+
+
+async def test_three_elect_one_and_commands_show_it(quorum):
+    seen = await elected(quorum)
+    run = await rlmm_beside("describe", "--json", "--server", quorum[2].address)
+    assert run.exit_code == 0, run.output
+    told = json.loads(run.stdout)
+    assert (told["cluster_id"], told["leader"], told["trouble"]) == (CLUSTER, seen.leader, [])
+    assert (told["majority"], told["tolerates"]) == (2, 1)
+    assert [each["id"] for each in told["voters"]] == [1, 2, 3]
+    assert told["voters"][0]["listeners"] == [quorum[1].address]
+    assert roles(quorum, seen.leader)[-1] == "leader"
+    run = await rlmm_beside("describe", "--server", quorum[2].address)
+    assert "1, 2, 3: 2 of 3 decide, 1 may be lost" in run.stdout
+
+
+async def test_a_killed_leader_takes_nothing_acknowledged_along(quorum):
+    seen = await elected(quorum)
+    client = quorum.client()
+    before = await submitted(client, *(b"before %d" % each for each in range(20)))
+    assert len(before) == 20
+    quorum[seen.leader].kill()
+    after = await submitted(client, *(b"after %d" % each for each in range(20)))
+    assert len(after) >= 19, "one may have an unknown outcome"
+    found = await quorum.client().describe()
+    assert found.leader != seen.leader
+    assert found.epoch > seen.epoch
+    quorum.start(seen.leader)
+    await elected(quorum)
+    for each in quorum.replicas.values():
+        assert each.stop() == 0
+        assert [value for value in each.values() if value in {*before, *after}] == before + after
+
+
+async def test_a_leader_that_is_stopped_hands_over(quorum):
+    seen = await elected(quorum)
+    assert quorum[seen.leader].stop() == 0
+    begun = time.monotonic()
+    await quorum.client().submit([(None, b"x")])
+    assert time.monotonic() - begun < 10.0
+    found = await quorum.client().describe()
+    assert found.leader != seen.leader
+    stopping = [line for line in quorum[seen.leader].lines() if line["event"] == "stopping"]
+    assert [line["handing_over"] for line in stopping] == [True]
+    assert roles(quorum, seen.leader)[-1] == "resigned"
+    (last,) = quorum[found.leader].lines()[-1:]
+    assert last["role"] == "leader"
+
+
+async def test_all_come_back_with_what_they_had(quorum):
+    await elected(quorum)
+    kept = await submitted(quorum.client(), b"one", b"two")
+    for each in quorum.replicas.values():
+        each.kill()
+    quorum.start(1, 2, 3)
+    seen = await elected(quorum)
+    assert await quorum.client().submit([(None, b"three")]) < seen.high_watermark + 10
+    assert [value for value in quorum[seen.leader].values() if value] == [*kept, b"three"]
+
+
+async def test_a_fourth_is_added_and_the_first_leader_removed(quorum):
+    seen = await elected(quorum)
+    fourth = await asyncio.to_thread(quorum.join, 4)
+    quorum.start(4)
+    await quorum.until(
+        lambda seen: any(each.caught_up_at_ms > 0 for each in seen.observers), "an observer"
+    )
+    change = ("--node-id", "4", "--listen", fourth.address, "--server", quorum[1].address)
+    run = await rlmm_beside("add", *change)
+    assert run.exit_code == 0, run.output
+    assert "voters then  1, 2, 3, 4: 3 of 4 decide, 1 may be lost" in run.stdout
+    assert run.stdout.endswith("nothing was done; --execute does it\n")
+    assert len((await quorum.client().describe()).voters) == 3
+    run = await rlmm_beside("add", *change, "--execute")
+    assert run.exit_code == 0, run.output
+    run = await rlmm_beside("add", *change, "--execute")
+    assert (run.exit_code, "is a voter already" in run.stderr) == (1, True)
+
+    gone = str(seen.leader)
+    run = await rlmm_beside("remove", "--node-id", gone, *quorum.asked, "--execute")
+    assert run.exit_code == 0, run.output
+    found = await quorum.until(
+        lambda each: each.leader != seen.leader and each.high_watermark > 0, "another leader"
+    )
+    assert {each.key.id for each in found.voters} == {1, 2, 3, 4} - {seen.leader}
+
+
+async def test_a_removal_that_would_stop_the_quorum_is_refused(quorum, monkeypatch):
+    monkeypatch.setattr(seen_module, "AWAY_MS", 2_000)
+    seen = await elected(quorum)
+    dead, alive = sorted({1, 2, 3} - {seen.leader})
+    quorum[dead].kill()
+    there = ("--server", quorum[alive].address)
+    await quorum.until(lambda each: dead not in {key.id for key in seen_module.alive(each)}, "away")
+    run = await rlmm_beside("remove", "--node-id", str(alive), *there, "--execute")
+    assert run.exit_code == 1
+    assert f"but {dead} did not fetch for 2 s: nothing could be committed" in run.stderr
+    run = await rlmm_beside("describe", *there, "--json")
+    assert run.exit_code == 1
+    trouble = [f"voter {dead} has not fetched for 2 s", "the next loss stops the quorum"]
+    assert json.loads(run.stdout)["trouble"] == trouble
+    run = await rlmm_beside("remove", "--node-id", str(dead), *there, "--execute")
+    assert run.exit_code == 0, run.output
+    assert "two voters tolerate no failure" in run.stdout
+
+
+async def test_nobody_who_answers_is_an_exit_code_of_its_own(tmp_path: Path):
+    with QuorumProcesses(tmp_path) as quorum:
+        await asyncio.to_thread(quorum.format, 1, 2, 3)
+        where = ("--server", quorum[1].address, "--timeout", "0.3")
+        run = await rlmm_beside("describe", *where)
+        assert run.exit_code == 3
+        assert quorum[1].address in run.stderr
+
+
+async def test_a_replica_without_its_files_does_not_start(tmp_path: Path):
+    with QuorumProcesses(tmp_path) as quorum:
+        await asyncio.to_thread(quorum.format, 1, 2, 3)
+        (quorum[1].directory / f"{TOPIC}-0" / "quorum-state").unlink()
+        (quorum[2].directory / "meta.properties").unlink()
+        quorum.start(1, 2)
+        assert quorum[1].ended() == 1
+        assert "this replica may have voted" in quorum[1].output.read_text()
+        assert quorum[2].ended() == 78
+        assert "is not formatted for a quorum" in quorum[2].output.read_text()
+
+
+async def test_one_process_has_a_directory_and_an_address(tmp_path: Path):
+    with QuorumProcesses(tmp_path) as quorum:
+        await asyncio.to_thread(quorum.format, 1)
+        quorum.start(1)
+        await quorum.client(seconds=30.0).describe()
+        one = quorum[1]
+        second = replace(one, output=tmp_path / "second.log", process=None)
+        second.start([])
+        assert second.ended() == 78
+        assert "another process has it open" in second.output.read_text()
+        other = await asyncio.to_thread(quorum.join, 2)
+        third = replace(other, port=one.port, output=tmp_path / "third.log")
+        third.start([])
+        assert third.ended() == 1
+        assert f"--listen {one.address}" in third.output.read_text()
+
+
+def test_a_directory_is_formatted_once(tmp_path: Path):
+    words = ("format", str(tmp_path / "q"), "--cluster-id", CLUSTER, "--node-id", "1")
+    first = (*words, "--standalone", "--listen", "127.0.0.1:9393")
+    assert uuid_text(bytes(16)) not in (run := rlmm(*first)).stdout
+    assert run.exit_code == 0, run.output
+    assert not (tmp_path / "q").exists(), "it only says what would be"
+    assert rlmm(*first, "--execute").exit_code == 0
+    run = rlmm(*first, "--execute")
+    assert run.exit_code == 78
+    assert "is formatted already" in run.stderr
