@@ -123,9 +123,14 @@ def _observer(found: Description, node_id: int, directory_id: bytes | None) -> R
     keys = [each.key for each in found.observers if each.key.id == node_id]
     if directory_id is not None:
         keys = [key for key in keys if key.directory == directory_id]
+    if len(keys) > 1:  # a directory that is no more is remembered for five minutes
+        there = seen.alive(found)
+        keys = [key for key in keys if key in there] or keys
     if len(keys) > 1:
         ids = ", ".join(uuid_text(key.directory) for key in keys)
-        raise InvalidArgument(f"several directories fetch as {node_id}: --directory-id {ids}")
+        raise InvalidArgument(
+            f"several directories fetch as {node_id}: take one as --directory-id: {ids}"
+        )
     if not keys:
         raise InvalidArgument(
             f"no observer {node_id} fetches from the leader: format its directory with --join, "
