@@ -1,5 +1,5 @@
 # Documents, demos, servers on this machine, the broker's plugin, what is made of other files
-.PHONY: client docs docs-tables demo-s3 demo-kafka demo-cluster dev-up dev-down plugin install-spark lock
+.PHONY: client docs docs-tables demo-s3 demo-kafka demo-cluster demo-quorum dev-up dev-down plugin install-spark lock
 
 SPHINX := var/docs/tools
 
@@ -25,6 +25,9 @@ demo-kafka: install ## The main job beside a real three-node cluster, leader and
 
 demo-cluster: install plugin ## What tiers where on three brokers, while a leader is killed
 	$(BIN)/python -m deploy.dev.demos.cluster
+
+demo-quorum: install ## Three replicas elect, lose their leader and a disk, and change who counts
+	$(BIN)/python -m deploy.dev.demos.quorum
 
 NODES ?= 1
 

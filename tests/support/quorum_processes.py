@@ -147,6 +147,18 @@ class QuorumProcesses:
         for node_id in ids:
             self[node_id].start(self.servers)
 
+    def rlmm(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run `rlmm quorum` with these words as a process."""
+        return subprocess.run(
+            [sys.executable, "-m", "rlmm_daemon", "quorum", *words],
+            cwd=self.directory,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+            check=False,
+        )
+
     def client(self, *, seconds: float = 10.0) -> QuorumClient:
         group = Group(cluster_id=CLUSTER, topic=TOPIC, topic_id=self.topic_id, listener=LISTENER)
         known = [each.endpoint for each in self.replicas.values()]
