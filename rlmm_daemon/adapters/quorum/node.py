@@ -23,6 +23,7 @@ from rlmm_daemon.adapters.quorum.submitting import Record, Submissions
 from rlmm_daemon.adapters.quorum.work import Work
 from rlmm_daemon.codec.kraft import log_batches
 from rlmm_daemon.core.raft import inputs
+from rlmm_daemon.core.raft.forcing import is_abandoned
 from rlmm_daemon.core.raft.inputs import Answered, Asked, Effect, Input, Moment, Peer, Unanswered
 from rlmm_daemon.core.raft.log_facts import Batch, LogPoint
 from rlmm_daemon.core.raft.messages import (
@@ -32,7 +33,12 @@ from rlmm_daemon.core.raft.messages import (
 from rlmm_daemon.core.raft.roles import Leader, Replica, Resigned, Timing
 from rlmm_daemon.core.raft.step import deadline, start, step
 from rlmm_daemon.core.raft.voters import Endpoint
-from rlmm_daemon.domain.errors import InvalidArgument, RlmmError, StorageUnavailable
+from rlmm_daemon.domain.errors import (
+    HistoryLost,
+    InvalidArgument,
+    RlmmError,
+    StorageUnavailable,
+)
 from rlmm_daemon.ports.clock import Clock
 
 #: Requests of others that wait for their turn; more are told to come back.
@@ -163,6 +169,7 @@ class Node:
         Raises:
             OSError: the disk failed; it has to be opened anew.
             StorageUnavailable: going on would lose what was acknowledged.
+            HistoryLost: the voters were forced while this replica was away.
         """
         files = self._files
         self._replica, effects = start(
@@ -181,6 +188,7 @@ class Node:
             while True:
                 for happened in await self._next():
                     before = self.replica
+                    _require_not_abandoned(before, happened)
                     self._replica, effects = step(before, happened, self._now())
                     await self._obey(effects)
                     self._tell_of_changes(before)
@@ -193,7 +201,6 @@ class Node:
 
     def _tell_of_changes(self, before: Replica) -> None:
         now = self.replica
-        assert now is not None
         if now.role is before.role and now.voters is before.voters:
             return
         if _standing(now) != _standing(before):
@@ -388,6 +395,16 @@ class Node:
             self._take(Unanswered(effect.serial))
         else:
             self._take(inputs.Reachable(effect.serial, versions))
+
+
+def _require_not_abandoned(replica: Replica, happened: Input) -> None:
+    if isinstance(happened, Answered) and is_abandoned(replica, happened):
+        epoch = happened.answer.epoch
+        raise HistoryLost(
+            f"the voters were forced while replica {replica.me} was away (epoch {replica.epoch}, "
+            f"and epoch {epoch} now): it must not serve, and its log may hold what the others lost",
+            forced_epoch=epoch,
+        )
 
 
 def _standing(replica: Replica) -> tuple[object, ...]:
