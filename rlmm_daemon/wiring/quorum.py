@@ -23,13 +23,21 @@ from rlmm_daemon.core.raft.roles import Replica
 from rlmm_daemon.core.raft.voters import Endpoint
 from rlmm_daemon.daemon.process.runtime import execute
 from rlmm_daemon.daemon.process.systemd import Notifier
-from rlmm_daemon.domain.errors import ConfigError, LogCorrupt, Malformed, StorageUnavailable
+from rlmm_daemon.domain.errors import (
+    ConfigError,
+    HistoryLost,
+    LogCorrupt,
+    Malformed,
+    StorageUnavailable,
+)
 from rlmm_daemon.domain.ids import uuid_text
 
 _log = structlog.get_logger(__name__)
 
 #: The one log of a quorum.
 TOPIC: Final = "__rlmm_quorum"
+#: Of a directory whose quorum went on without it.
+ABANDONED: Final = "voters-were-forced"
 _ANYWHERE: Final = frozenset({"0.0.0.0", "::", "*"})  # noqa: S104 - refused
 
 
@@ -55,6 +63,12 @@ async def _serve(options: QuorumProcess) -> None:
     disk = LocalDisk()
     try:
         await _replica(disk, options)
+    except* HistoryLost as errors:
+        lost = _first(errors)
+        epoch = lost.fields.get("forced_epoch") if isinstance(lost, HistoryLost) else None
+        if epoch is not None:
+            await note_abandoned(disk, options.directory, epoch)
+        raise
     except* OSError as errors:
         failed = _first(errors)
         if isinstance(failed, OSError) and failed.errno in _OF_ADDRESSES:
@@ -72,6 +86,7 @@ async def _replica(disk: LocalDisk, options: QuorumProcess) -> None:
     if listen.host in _ANYWHERE:
         raise ConfigError(f"--listen {listen.host}: others are told this address, so name one")
     plain.check(listen.host)
+    await require_not_abandoned(disk, options.directory)
     topic_id = await topic_id_of(disk, options.directory)
     replica = ReplicaOptions(
         directory=options.directory,
@@ -134,6 +149,26 @@ def _leads(node: Node) -> bool:
     return replica is not None and replica.leader == replica.me.id
 
 
+async def require_not_abandoned(disk: LocalDisk, directory: str) -> None:
+    """Refuse a replica of which the voters were forced while it was away.
+
+    Raises:
+        ConfigError: they were; nobody should start it again.
+    """
+    noted = f"{directory}/{ABANDONED}"
+    if await disk.exists(noted):
+        raise ConfigError(
+            f"{noted}: the voters were forced while this replica was away. Keep the directory as "
+            "long as anything is missed; then format another one with --join, and add it"
+        )
+
+
+async def note_abandoned(disk: LocalDisk, directory: str, epoch: int) -> None:
+    """Remember it: at the next start, whoever could tell may be away."""
+    said = f"the voters were forced, from epoch {epoch} on\n"
+    await disk.write_atomically(f"{directory}/{ABANDONED}", said.encode())
+
+
 async def topic_id_of(disk: LocalDisk, directory: str) -> bytes:
     """Return the id of the log that a directory was formatted for.
 
@@ -180,7 +215,7 @@ async def asking(
     return cluster_id, client(cluster_id)
 
 
-def _first(errors: BaseExceptionGroup[OSError]) -> BaseException:
+def _first(errors: BaseExceptionGroup[Exception]) -> BaseException:
     error: BaseException = errors
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

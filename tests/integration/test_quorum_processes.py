@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from rlmm_daemon.adapters.quorum.client import Description, QuorumClient
 from rlmm_daemon.cli import main
 from rlmm_daemon.cli.quorum import seen as seen_module
+from rlmm_daemon.core.raft.forcing import FORCED_STEP
 from rlmm_daemon.domain.errors import OutcomeUnknown
 from rlmm_daemon.domain.ids import uuid_text
 from rlmm_daemon.wiring.quorum import TOPIC
@@ -166,6 +167,43 @@ async def test_a_removal_that_would_stop_the_quorum_is_refused(quorum, monkeypat
     run = await rlmm_beside("remove", "--node-id", str(dead), *there, "--execute")
     assert run.exit_code == 0, run.output
     assert "two voters tolerate no failure" in run.stdout
+
+
+async def test_voters_are_forced_after_a_majority_is_lost(quorum):
+    await elected(quorum)
+    kept = await submitted(quorum.client(), b"one", b"two")
+    await elected(quorum)
+    quorum[1].kill()
+    one, two = quorum[1], quorum[2]
+    words = ("force-voters", str(one.directory), "--listen", one.address)
+    run = await rlmm_beside(*words, "--execute")
+    assert (run.exit_code, "somebody answers at" in run.stderr) == (1, True), run.stderr
+    for each in (two, quorum[3]):
+        each.kill()
+    run = await rlmm_beside(*words, str(two.directory))
+    assert (run.exit_code, "they are a majority" in run.stderr) == (1, True)
+    run = await rlmm_beside(*words)
+    assert (run.exit_code, "nothing was done" in run.stdout) == (0, True), run.output
+    run = await rlmm_beside(*words, "--execute", "--json")
+    told = json.loads(run.stdout)
+    assert (told["chosen"], told["unread"], told["new_epoch"]) == (1, [2, 3], FORCED_STEP)
+
+    quorum.start(1)
+    seen = await quorum.until(lambda seen: seen.high_watermark > 0, "it leads alone")
+    assert ([each.key for each in seen.voters], seen.epoch) == ([one.key], FORCED_STEP + 1)
+    assert await submitted(quorum.client(), b"three") == [b"three"]
+    run = await rlmm_beside("describe", "--server", one.address)
+    assert "the voters were forced once" in run.stdout
+    quorum.start(2, 3)
+    for each in (two, quorum[3]):
+        assert each.ended() == 1, "it must not serve"
+        assert "the voters were forced while replica" in each.output.read_text()
+    one.kill()
+    quorum.start(2)
+    assert two.ended() == 78, "nor when nobody could tell"
+    quorum.start(1)
+    assert await submitted(quorum.client(), b"four") == [b"four"]
+    assert one.values() == [*kept, b"three", b"four"]
 
 
 async def test_nobody_who_answers_is_an_exit_code_of_its_own(tmp_path: Path):

@@ -34,6 +34,7 @@ from rlmm_daemon.reconcile import workspace
 from rlmm_daemon.reconcile.act.lease import LEASE_KEY
 from rlmm_daemon.reconcile.act.quarantine import MANIFESTS
 from rlmm_daemon.reconcile.control import ACCEPTED_KEY
+from rlmm_daemon.wiring.quorum import ABANDONED
 from tests.support.daemon_process import REPOSITORY
 
 KEPT: Final = Path(__file__).with_name("names.txt")
@@ -52,6 +53,7 @@ RARE: Final = (
     MANIFESTS,
     CLOCK_KEY,
     workspace.AUDIT,
+    ABANDONED,
     "summary.json",  # of a run; the report's own module needs Spark
     "report.html",
 )

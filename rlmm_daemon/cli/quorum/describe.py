@@ -21,7 +21,7 @@ def describe(*, quorum: Quorum, as_json: bool) -> None:
     no leader answers. A replica's end is what it has on its disk.
 
     \b
-    --json: {cluster_id, leader, epoch, high_watermark, majority, tolerates, voters[{id,
+    --json: {cluster_id, leader, epoch, forced, high_watermark, majority, tolerates, voters[{id,
     directory_id, leads, end, behind, fetched_ms_ago, caught_up_ms_ago, listeners[]}],
     observers[the same], trouble[]}.
     """  # noqa: D301 - click's own mark
@@ -48,6 +48,7 @@ def _show(told: dict[str, Any], voters: str) -> None:
             "epoch": told["epoch"],
             "committed": "nothing yet" if committed is None else f"up to offset {committed:,}",
             "voters": voters,
+            **({"forced": _forced(told["forced"])} if told["forced"] else {}),
             **({"trouble": "; ".join(told["trouble"])} if told["trouble"] else {}),
         }
     )
@@ -56,6 +57,11 @@ def _show(told: dict[str, Any], voters: str) -> None:
     rows = [_row(each, "voter") for each in told["voters"]]
     rows += [_row(each, "observer") for each in told["observers"]]
     show_table((*columns, "directory id"), rows)
+
+
+def _forced(times: int) -> str:
+    often = "once" if times == 1 else f"{times} times"
+    return f"the voters were forced {often}: what an older set had acknowledged may be lost"
 
 
 def _row(each: dict[str, Any], kind: str) -> tuple[object, ...]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from rlmm_daemon.adapters.quorum.client import Description, ReplicaState
-from rlmm_daemon.core.raft import standing
+from rlmm_daemon.core.raft import forcing, standing
 from rlmm_daemon.core.raft.voters import Endpoint, ReplicaKey, Voter, VoterSet
 from rlmm_daemon.domain.ids import uuid_text
 
@@ -54,6 +54,7 @@ def told(cluster_id: str, seen: Description) -> dict[str, Any]:
         "cluster_id": cluster_id,
         "leader": seen.leader,
         "epoch": seen.epoch,
+        "forced": forcing.times_forced(seen.epoch),
         "high_watermark": seen.high_watermark if seen.high_watermark >= 0 else None,
         "majority": voters.majority,
         "tolerates": standing.tolerated(len(voters.voters)),
