@@ -145,8 +145,7 @@ def _tell(node: Node, options: QuorumProcess, topic_id: bytes) -> None:
 
 
 def _leads(node: Node) -> bool:
-    replica = node.replica
-    return replica is not None and replica.leader == replica.me.id
+    return node.replica.leader == node.replica.me.id
 
 
 async def require_not_abandoned(disk: LocalDisk, directory: str) -> None:
