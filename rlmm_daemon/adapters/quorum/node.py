@@ -15,7 +15,8 @@ from typing import Any, Final
 import msgspec
 import structlog
 
-from rlmm_daemon.adapters.quorum.links import Links, Unreachable
+from rlmm_daemon.adapters.quorum.asking import Asking
+from rlmm_daemon.adapters.quorum.links import Links
 from rlmm_daemon.adapters.quorum.rare_log import RareLog
 from rlmm_daemon.adapters.quorum.replica_files import ReplicaFiles
 from rlmm_daemon.adapters.quorum.serving import with_piece, with_records
@@ -24,7 +25,7 @@ from rlmm_daemon.adapters.quorum.work import Work
 from rlmm_daemon.codec.kraft import log_batches
 from rlmm_daemon.core.raft import inputs
 from rlmm_daemon.core.raft.forcing import is_abandoned
-from rlmm_daemon.core.raft.inputs import Answered, Asked, Effect, Input, Moment, Peer, Unanswered
+from rlmm_daemon.core.raft.inputs import Answered, Asked, Effect, Input, Moment, Peer
 from rlmm_daemon.core.raft.log_facts import Batch, LogPoint
 from rlmm_daemon.core.raft.messages import (
     Answer,
@@ -67,7 +68,6 @@ class Node:
         self, files: ReplicaFiles, links: Links, clock: Clock, options: NodeOptions
     ) -> None:
         self._files = files
-        self._links = links
         self._clock = clock
         self._luck = random.Random()  # noqa: S311 - of timers, so that two do not stand at once
         self._options = options
@@ -82,7 +82,6 @@ class Node:
         self._syncing = False
         #: What a sync met: nothing more is written then.
         self._broken: Exception | None = None
-        self._bootstrap_at = 0
         self._replica: Replica | None = None
         #: There is a replica.
         self.started = asyncio.Event()
@@ -94,6 +93,7 @@ class Node:
         #: Counted since the start, by kind.
         self.alarms: dict[str, int] = {}
         self._warnings = RareLog(_log)
+        self._asking = Asking(links, options.bootstrap, self._take, self._alarm)
 
     @property
     def replica(self) -> Replica:
@@ -226,7 +226,7 @@ class Node:
         self._replica, effects = step(self.replica, inputs.Resign(), self._now())
         for effect in effects:
             if isinstance(effect, inputs.Send):
-                self._go(self._send(effect))
+                self._go(self._asking.send(effect))
         if self._beside:
             await asyncio.wait(self._beside, timeout=_GOOD_BYE_SECONDS)
 
@@ -296,9 +296,9 @@ class Node:
     async def _say(self, effect: Effect) -> None:
         match effect:
             case inputs.Send():
-                self._go(self._send(effect))
+                self._go(self._asking.send(effect))
             case inputs.Probe():
-                self._go(self._probe(effect))
+                self._go(self._asking.probe(effect))
             case inputs.Reply(token=token, answer=answer):
                 self._reply(token, answer)
             case inputs.ReplyRecords(token=token, answer=answer, offset=offset, end=end):
@@ -358,43 +358,6 @@ class Node:
         future = self._waiting.get(token)
         if future is not None and not future.done():
             future.set_result(answer)
-
-    async def _send(self, effect: inputs.Send) -> None:
-        endpoints = effect.endpoints
-        if effect.to is None or not endpoints:
-            endpoints = self._a_bootstrap_server()
-        try:
-            answer = await self._links.ask(effect.request, endpoints, effect.to)
-        except Unreachable as error:
-            self._missed(effect.to, error)
-            self._take(Unanswered(effect.serial, refused=error.refused))
-        else:
-            self._take(Answered(effect.serial, answer))
-
-    def _a_bootstrap_server(self) -> tuple[Endpoint, ...]:
-        known = self._options.bootstrap
-        if not known:
-            return ()
-        self._bootstrap_at = (self._bootstrap_at + 1) % len(known)
-        return (known[self._bootstrap_at],)
-
-    def _missed(self, replica: int | None, error: Unreachable) -> None:
-        """Tell why a replica was not reached: of one that is only down, others tell."""
-        if error.unproven:
-            self._alarm("stranger", f"in the place of replica {replica}: {error}")
-        else:
-            self._warnings.warning(
-                "a replica is not reached", about=f"{replica}", replica=replica, why=str(error)
-            )
-
-    async def _probe(self, effect: inputs.Probe) -> None:
-        try:
-            versions = await self._links.versions(effect.endpoints, effect.to.id)
-        except Unreachable as error:
-            self._missed(effect.to.id, error)
-            self._take(Unanswered(effect.serial))
-        else:
-            self._take(inputs.Reachable(effect.serial, versions))
 
 
 def _require_not_abandoned(replica: Replica, happened: Input) -> None:
