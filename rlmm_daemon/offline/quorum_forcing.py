@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from rlmm_daemon.adapters.os.disk import LocalDisk
-from rlmm_daemon.adapters.quorum.replica_files import ReplicaFiles
+from rlmm_daemon.adapters.quorum.files.replica_files import ReplicaFiles
 from rlmm_daemon.codec.kraft import log_batches
 from rlmm_daemon.core.raft import forcing
 from rlmm_daemon.core.raft.forcing import Forcing, Left

@@ -9,8 +9,8 @@ from typing import Any, Final
 import msgspec
 
 from rlmm_daemon.adapters.os.disk import LocalDisk
-from rlmm_daemon.adapters.quorum.identity import format_replica
-from rlmm_daemon.adapters.quorum.layout import Layout
+from rlmm_daemon.adapters.quorum.files.identity import format_replica
+from rlmm_daemon.adapters.quorum.files.layout import Layout
 from rlmm_daemon.codec.kraft import small_files
 from rlmm_daemon.core.raft.log_facts import BEGINNING
 from rlmm_daemon.core.raft.voters import Endpoint, ReplicaKey, Voter, VoterSet

@@ -13,8 +13,8 @@ import structlog
 from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.adapters.os.disk import LocalDisk
 from rlmm_daemon.adapters.quorum.client import QuorumClient
+from rlmm_daemon.adapters.quorum.files.layout import Layout, lost
 from rlmm_daemon.adapters.quorum.handshake import Plain
-from rlmm_daemon.adapters.quorum.layout import Layout, lost
 from rlmm_daemon.adapters.quorum.node import Node
 from rlmm_daemon.adapters.quorum.replica import ReplicaOptions, running
 from rlmm_daemon.adapters.quorum.wire import Group

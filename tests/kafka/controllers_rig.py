@@ -16,8 +16,8 @@ from deploy.dev.stack.kafka.cluster import _free_ports, java, quick
 from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.adapters.os.disk import LocalDisk
 from rlmm_daemon.adapters.quorum.client import Description, QuorumClient
+from rlmm_daemon.adapters.quorum.files.identity import format_replica
 from rlmm_daemon.adapters.quorum.handshake import Plain
-from rlmm_daemon.adapters.quorum.identity import format_replica
 from rlmm_daemon.adapters.quorum.node import Node
 from rlmm_daemon.adapters.quorum.replica import ReplicaOptions, running
 from rlmm_daemon.adapters.quorum.wire import Group

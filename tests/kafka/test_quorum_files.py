@@ -8,8 +8,8 @@ import pytest
 
 from deploy.dev.stack.kafka.cluster import java, quick
 from rlmm_daemon.adapters.os.disk import LocalDisk
-from rlmm_daemon.adapters.quorum.identity import format_replica
-from rlmm_daemon.adapters.quorum.replica_files import ReplicaFiles
+from rlmm_daemon.adapters.quorum.files.identity import format_replica
+from rlmm_daemon.adapters.quorum.files.replica_files import ReplicaFiles
 from rlmm_daemon.codec import batches
 from rlmm_daemon.codec.kraft import checkpoint, log_batches, small_files
 from rlmm_daemon.core.raft.inputs import SavedState

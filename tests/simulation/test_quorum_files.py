@@ -7,10 +7,10 @@ from typing import Any, Final
 import pytest
 import structlog
 
-from rlmm_daemon.adapters.quorum import replica_files, snapshots
-from rlmm_daemon.adapters.quorum.replica_files import ReplicaFiles
-from rlmm_daemon.adapters.quorum.segments import Segment, Segments, make_segment
-from rlmm_daemon.adapters.quorum.snapshots import Snapshots
+from rlmm_daemon.adapters.quorum.files import replica_files, snapshots
+from rlmm_daemon.adapters.quorum.files.replica_files import ReplicaFiles
+from rlmm_daemon.adapters.quorum.files.segments import Segment, Segments, make_segment
+from rlmm_daemon.adapters.quorum.files.snapshots import Snapshots
 from rlmm_daemon.codec.kraft.small_files import encode_offset
 from rlmm_daemon.core.raft.log_facts import LogPoint
 from rlmm_daemon.core.raft.voters import VoterHistory

@@ -11,7 +11,7 @@ from typing import Any, Final
 from deploy.dev.stack.kafka.cluster import _free_ports
 from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.adapters.os.disk import LocalDisk
-from rlmm_daemon.adapters.quorum.identity import format_replica
+from rlmm_daemon.adapters.quorum.files.identity import format_replica
 from rlmm_daemon.adapters.quorum.node import Node
 from rlmm_daemon.adapters.quorum.replica import ReplicaOptions, running
 from rlmm_daemon.core.raft.roles import Leader, Timing

@@ -16,9 +16,9 @@ import msgspec
 import structlog
 
 from rlmm_daemon.adapters.quorum.asking import Asking
+from rlmm_daemon.adapters.quorum.files.replica_files import ReplicaFiles
 from rlmm_daemon.adapters.quorum.links import Links
 from rlmm_daemon.adapters.quorum.rare_log import RareLog
-from rlmm_daemon.adapters.quorum.replica_files import ReplicaFiles
 from rlmm_daemon.adapters.quorum.serving import with_piece, with_records
 from rlmm_daemon.adapters.quorum.submitting import Record, Submissions
 from rlmm_daemon.adapters.quorum.work import Work

@@ -6,11 +6,11 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
+from rlmm_daemon.adapters.quorum.files.replica_files import ReplicaFiles
 from rlmm_daemon.adapters.quorum.handshake import Acceptor, Dialer, Plain
 from rlmm_daemon.adapters.quorum.links import Links
 from rlmm_daemon.adapters.quorum.listener import Listener
 from rlmm_daemon.adapters.quorum.node import Node, NodeOptions
-from rlmm_daemon.adapters.quorum.replica_files import ReplicaFiles
 from rlmm_daemon.adapters.quorum.service import Service
 from rlmm_daemon.adapters.quorum.wire import Group
 from rlmm_daemon.core.raft.roles import Timing

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from rlmm_daemon.adapters.quorum.replica_files import ReplicaFiles
+from rlmm_daemon.adapters.quorum.files.replica_files import ReplicaFiles
 from rlmm_daemon.adapters.quorum.wire import FETCH_BYTES_MAX, SNAPSHOT_BYTES_MAX
 from rlmm_daemon.core.raft import inputs
 from rlmm_daemon.core.raft.log_facts import Batch

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from rlmm_daemon.adapters.quorum.identity import format_replica
-from rlmm_daemon.adapters.quorum.replica_files import ReplicaFiles
+from rlmm_daemon.adapters.quorum.files.identity import format_replica
+from rlmm_daemon.adapters.quorum.files.replica_files import ReplicaFiles
 from rlmm_daemon.codec.kraft import checkpoint, log_batches
 from rlmm_daemon.core.raft.inputs import SavedState
 from rlmm_daemon.core.raft.log_facts import Batch, LogPoint

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from rlmm_daemon.adapters.os.disk import LocalDisk
-from rlmm_daemon.adapters.quorum.replica_files import ReplicaFiles
+from rlmm_daemon.adapters.quorum.files.replica_files import ReplicaFiles
 from rlmm_daemon.codec.kraft import log_batches
 from rlmm_daemon.core.raft.forcing import FORCED_STEP
 from rlmm_daemon.core.raft.inputs import SavedState

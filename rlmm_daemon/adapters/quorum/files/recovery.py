@@ -11,8 +11,8 @@ from typing import Final
 import msgspec
 import structlog
 
-from rlmm_daemon.adapters.quorum.layout import Layout, damaged, lost
-from rlmm_daemon.adapters.quorum.segments import Segment
+from rlmm_daemon.adapters.quorum.files.layout import Layout, damaged, lost
+from rlmm_daemon.adapters.quorum.files.segments import Segment
 from rlmm_daemon.codec import scan
 from rlmm_daemon.codec.kraft import line_checkpoint, log_batches, small_files
 from rlmm_daemon.core.raft.log_facts import Batch, LogFacts

@@ -6,7 +6,7 @@ from typing import Any, Final, TypeVar
 
 import pytest
 
-from rlmm_daemon.adapters.quorum.replica_files import ReplicaFiles
+from rlmm_daemon.adapters.quorum.files.replica_files import ReplicaFiles
 from rlmm_daemon.codec.kraft import log_batches
 from rlmm_daemon.core.raft.inputs import SavedState
 from rlmm_daemon.core.raft.log_facts import LogPoint
@@ -15,7 +15,7 @@ from tests.simulation.disk import DiskFaults, SimDisk
 from tests.simulation.loop import SimLoop, ended
 from tests.simulation.platter import Platter
 from tests.simulation.quorum import files as lives
-from tests.unit.adapters.quorum.test_replica_files import data, first, key
+from tests.unit.adapters.quorum.files.test_replica_files import data, first, key
 
 T = TypeVar("T")
 REFUSALS: Final = (LogCorrupt, HistoryLost, ConfigError)

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from rlmm_daemon.adapters.quorum.identity import format_replica
+from rlmm_daemon.adapters.quorum.files.identity import format_replica
 from rlmm_daemon.codec.kraft import checkpoint, small_files
 from rlmm_daemon.core.raft.inputs import SavedState
 from rlmm_daemon.core.raft.log_facts import BEGINNING
 from rlmm_daemon.core.raft.voters import NO_DIRECTORY, VotersAt, VoterSet
 from rlmm_daemon.domain.errors import ConfigError, HistoryLost, InvalidArgument, LogCorrupt
 from tests.unit.adapters.event_log.embedded.faulty_disk import FaultyDisk
-from tests.unit.adapters.quorum.test_replica_files import (
+from tests.unit.adapters.quorum.files.test_replica_files import (
     CLUSTER,
     TOPIC,
     TOPIC_ID,

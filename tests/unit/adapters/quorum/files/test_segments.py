@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from rlmm_daemon.adapters.quorum import segments
-from rlmm_daemon.adapters.quorum.replica_files import ReplicaFiles
+from rlmm_daemon.adapters.quorum.files import segments
+from rlmm_daemon.adapters.quorum.files.replica_files import ReplicaFiles
 from rlmm_daemon.codec.kraft import log_batches
 from rlmm_daemon.core.raft.inputs import SavedState
 from rlmm_daemon.core.raft.log_facts import Batch, LogPoint
 from rlmm_daemon.domain.errors import LogCorrupt, StorageUnavailable
 from tests.unit.adapters.event_log.embedded.faulty_disk import FaultyDisk
-from tests.unit.adapters.quorum.test_replica_files import Bench, bench, data, first
+from tests.unit.adapters.quorum.files.test_replica_files import Bench, bench, data, first
 
 __all__ = ["bench"]
 

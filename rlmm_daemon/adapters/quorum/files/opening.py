@@ -5,9 +5,9 @@ from typing import Final
 
 import msgspec
 
-from rlmm_daemon.adapters.quorum import identity, recovery, snapshots
-from rlmm_daemon.adapters.quorum.layout import Layout, Names, damaged, lost, names, sweep
-from rlmm_daemon.adapters.quorum.segments import Segment
+from rlmm_daemon.adapters.quorum.files import identity, recovery, snapshots
+from rlmm_daemon.adapters.quorum.files.layout import Layout, Names, damaged, lost, names, sweep
+from rlmm_daemon.adapters.quorum.files.segments import Segment
 from rlmm_daemon.codec.kraft.small_files import MetaProperties, encode_offset
 from rlmm_daemon.core.raft.inputs import SavedState
 from rlmm_daemon.core.raft.log_facts import BEGINNING, LogFacts, LogPoint

@@ -6,8 +6,8 @@ first, so that a start after a crash goes on with it.
 
 from collections.abc import Iterable
 
-from rlmm_daemon.adapters.quorum.layout import Layout, damaged, names
-from rlmm_daemon.adapters.quorum.segments import make_segment
+from rlmm_daemon.adapters.quorum.files.layout import Layout, damaged, names
+from rlmm_daemon.adapters.quorum.files.segments import make_segment
 from rlmm_daemon.codec.kraft import checkpoint, line_checkpoint, small_files
 from rlmm_daemon.codec.kraft.checkpoint import Checkpoint
 from rlmm_daemon.codec.kraft.control import Pair

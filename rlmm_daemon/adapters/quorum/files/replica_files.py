@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Final
 
-from rlmm_daemon.adapters.quorum import identity, opening, recovery, snapshots
-from rlmm_daemon.adapters.quorum.layout import Layout
-from rlmm_daemon.adapters.quorum.opening import Opened
-from rlmm_daemon.adapters.quorum.segments import SEGMENT_BYTES, Segments
-from rlmm_daemon.adapters.quorum.snapshots import Snapshots
+from rlmm_daemon.adapters.quorum.files import identity, opening, recovery, snapshots
+from rlmm_daemon.adapters.quorum.files.layout import Layout
+from rlmm_daemon.adapters.quorum.files.opening import Opened
+from rlmm_daemon.adapters.quorum.files.segments import SEGMENT_BYTES, Segments
+from rlmm_daemon.adapters.quorum.files.snapshots import Snapshots
 from rlmm_daemon.codec.kraft import line_checkpoint, log_batches
 from rlmm_daemon.codec.kraft.control import Pair
 from rlmm_daemon.codec.kraft.small_files import encode_offset

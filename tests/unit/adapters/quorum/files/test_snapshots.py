@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from rlmm_daemon.adapters.quorum.replica_files import ReplicaFiles
+from rlmm_daemon.adapters.quorum.files.replica_files import ReplicaFiles
 from rlmm_daemon.codec.kraft import checkpoint
 from rlmm_daemon.core.raft.inputs import SavedState
 from rlmm_daemon.core.raft.log_facts import BEGINNING, Batch, LogPoint, emptied_to
@@ -16,7 +16,7 @@ from rlmm_daemon.domain.errors import (
     LogCorrupt,
     SnapshotGone,
 )
-from tests.unit.adapters.quorum.test_replica_files import (
+from tests.unit.adapters.quorum.files.test_replica_files import (
     VOTERS,
     Bench,
     bench,

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from rlmm_daemon.adapters.os.disk import LocalDisk
-from rlmm_daemon.adapters.quorum.identity import format_replica
-from rlmm_daemon.adapters.quorum.replica_files import ReplicaFiles
+from rlmm_daemon.adapters.quorum.files.identity import format_replica
+from rlmm_daemon.adapters.quorum.files.replica_files import ReplicaFiles
 from rlmm_daemon.codec.kraft import log_batches
 from rlmm_daemon.core.raft.inputs import SavedState
 from rlmm_daemon.core.raft.log_facts import Batch, LogPoint

@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from rlmm_daemon.adapters.quorum.layout import ANEW, Layout, Names, damaged, lost, names
-from rlmm_daemon.adapters.quorum.segments import make_segment
+from rlmm_daemon.adapters.quorum.files.layout import ANEW, Layout, Names, damaged, lost, names
+from rlmm_daemon.adapters.quorum.files.segments import make_segment
 from rlmm_daemon.codec.kraft import checkpoint, line_checkpoint, quorum_state, small_files
 from rlmm_daemon.codec.kraft.small_files import MetaProperties
 from rlmm_daemon.core.raft.inputs import SavedState

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from rlmm_daemon.adapters.quorum.layout import Layout, damaged
+from rlmm_daemon.adapters.quorum.files.layout import Layout, damaged
 from rlmm_daemon.codec import scan
 from rlmm_daemon.codec.batches import HEADER_BYTES, LENGTH_END
 from rlmm_daemon.codec.kraft.log_batches import BATCH_BYTES_MAX
