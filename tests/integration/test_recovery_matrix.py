@@ -35,7 +35,9 @@ SELDOM = frozenset(
         "an older copy of the log, and no snapshot",
         "a log that is gone, and no snapshots",
         "a log of a newer version",
+        "a log that nobody can name",
         "a marker that cannot be read at the start",
+        "a bucket of another cluster",
     }
 )
 #: How many segments are listed where the failure was ended by what is named, and nothing else.
@@ -85,13 +87,18 @@ ROWS = (
             "a log that is gone, and snapshots of it",
             "a log that is gone, and no snapshots",
             "a log that lost its name",
+            "a log that nobody can name",
+            "another cluster's log in its place",
             "another number of partitions",
             "a log of a newer version",
             "a snapshot of a newer version",
             "three crashes within a minute",
             "a list of lost segments that is damaged",
+            "a list of lost segments of a newer version",
             "a marker that cannot be read at the start",
             "a bucket whose marker is gone",
+            "a bucket of another cluster",
+            "a storage that is not mounted",
             "another daemon of the same broker id",
         )
     ),
