@@ -28,7 +28,15 @@ GROUPS: Final = {
         ),
     ),
     "fold": Group(
-        modules=("rlmm_daemon/core/fold/fold.py",),
+        modules=(
+            "rlmm_daemon/core/fold/fold.py",
+            "rlmm_daemon/core/fold/cache.py",
+            "rlmm_daemon/core/fold/common_events.py",
+            "rlmm_daemon/core/fold/epoch_index.py",
+            "rlmm_daemon/core/fold/lifecycle.py",
+            "rlmm_daemon/core/fold/segment_table.py",
+            "rlmm_daemon/core/fold/validation.py",
+        ),
         tests=(
             "tests/unit/core/fold/test_fold.py",
             "tests/unit/core/fold/test_held.py",
@@ -37,6 +45,12 @@ GROUPS: Final = {
             "tests/unit/core/fold/test_fold_journal.py",
             "tests/unit/core/fold/test_histories.py",
             "tests/unit/core/fold/test_deferred_free.py",
+            "tests/unit/core/fold/test_kafka_tables.py",
+            "tests/unit/core/fold/test_deviations.py",
+            "tests/unit/core/fold/test_lifecycle.py",
+            "tests/unit/core/fold/test_epochs.py",
+            "tests/unit/core/fold/test_cover.py",
+            "tests/unit/core/fold/test_walks.py",
             "tests/unit/daemon/operator/test_held.py",
             "tests/unit/daemon/following/test_slices.py",
             "tests/unit/daemon/following/test_mapped.py",
@@ -62,6 +76,7 @@ GROUPS: Final = {
         modules=(
             "rlmm_daemon/daemon/operator/mending.py",
             "rlmm_daemon/daemon/operator/recovering.py",
+            "rlmm_daemon/daemon/operator/risen.py",
             "rlmm_daemon/daemon/following/history.py",
         ),
         tests=(
@@ -90,6 +105,7 @@ GROUPS: Final = {
         modules=(
             "rlmm_daemon/reconcile/act/deletions.py",
             "rlmm_daemon/reconcile/act/last_look.py",
+            "rlmm_daemon/reconcile/act/steps.py",
         ),
         tests=(
             "tests/unit/reconcile/act/test_deletions.py",
