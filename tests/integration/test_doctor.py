@@ -128,7 +128,8 @@ def test_log_directories_that_are_absent_or_no_brokers_fail(it):
 
 def test_a_storage_that_is_absent_or_not_mounted_fails(it):
     kept = it.daemon.remote.rename(it.daemon.remote.parent / "elsewhere")
-    assert "is not there" in examined(it)["bucket marker"]["found"]
+    absent = examined(it)["bucket marker"]
+    assert (absent["verdict"], "is not there" in absent["found"]) == ("failed", True)
     it.daemon.remote.mkdir()
     assert f"there is none in {it.daemon.remote}" in failing(it)["found"]
     it.daemon.remote.rmdir()
