@@ -52,7 +52,8 @@ LOOKS = frozenset(
         "status", "explain", "segments", "lookup", "partitions", "tail", "cleanup", "export",
         "fetch", "storage doctor", "storage verify", "log verify", "snapshot show",
         "snapshot verify", "check-config", "config from-properties", "doctor", "decode", "encode",
-        "partition-of", "reconcile findings", "reconcile lease", "reconcile manifests",
+        "partition-of", "quorum describe", "reconcile findings", "reconcile lease",
+        "reconcile manifests",
     }
 )  # fmt: skip
 #: Commands that change something and are tried elsewhere, with the reason.
@@ -68,6 +69,11 @@ ELSEWHERE: Mapping[str, str] = MappingProxyType(
         "reconcile release": "tests/reconcile",
         "reconcile break-lease": "tests/reconcile",
         "reconcile accept-record": "tests/reconcile",
+        "quorum run": "it is a replica, which no daemon uses yet",
+        "quorum format": "integration/test_quorum_processes.py: of a replica's own directory",
+        "quorum add": "integration/test_quorum_processes.py",
+        "quorum remove": "integration/test_quorum_processes.py",
+        "quorum force-voters": "integration/test_quorum_processes.py",
     }
 )
 BY_NAME = {failure.name: failure for failure in FAILURES}

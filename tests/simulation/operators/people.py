@@ -471,6 +471,10 @@ async def _break_lease(person: Person, _: Words) -> Any:
 NOT_TYPED: Final[Mapping[str, str]] = {
     "reconcile run": "a timer runs it: `night`",
     "run": "each life is one",
+    **dict.fromkeys(
+        ("quorum run", "quorum format", "quorum add", "quorum remove", "quorum force-voters"),
+        "no daemon keeps its log in a quorum yet: `simulation.quorum`",
+    ),
     "config from-properties": "writes a configuration",
 }
 #: Command -> what it calls.
