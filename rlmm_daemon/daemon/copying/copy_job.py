@@ -41,9 +41,11 @@ from rlmm_daemon.domain.ids import BrokerId, uuid_text
 from rlmm_daemon.domain.segment import CustomMetadata, SegmentState
 from rlmm_daemon.ports.disk_threads import DiskThreads
 from rlmm_daemon.ports.passes import Passes
-from rlmm_daemon.ports.storage import Progress
+from rlmm_daemon.ports.storage import SOURCE_UNREADABLE, Progress
 from rlmm_daemon.ports.threads import in_thread
 
+#: For a copy's files to be opened: a disk that hangs would keep a turn until the deadline.
+OPEN_SECONDS: Final = 30.0
 FINISH_RETRY_SECONDS: Final = 0.2
 FINISH_RETRY_SECONDS_MAX: Final = 5.0
 
@@ -296,7 +298,7 @@ class CopyJob:
 
     async def _open(self) -> SegmentSources:
         opened: list[SegmentSources] = []
-        stop = threading.Event()
+        stop, limit = threading.Event(), asyncio.timeout(OPEN_SECONDS)
 
         def work() -> None:
             sources = open_sources(self.metadata, self._files, self._tools.log_dirs)
@@ -305,10 +307,17 @@ class CopyJob:
                 sources.close()  # nobody may be there to do so: it is idempotent
 
         try:
-            await in_thread(self._tools.threads, work, stop)
-        except BaseException:
+            async with limit:
+                await in_thread(self._tools.threads, work, stop)
+        except BaseException as error:
             for sources in opened:
                 sources.close()
+            if isinstance(error, TimeoutError) and limit.expired():
+                raise StorageUnavailable(
+                    f"the segment's files are not open after {OPEN_SECONDS:g} s: their disk hangs",
+                    reason=SOURCE_UNREADABLE,
+                    retry=False,
+                ) from error
             raise
         return opened[0]
 

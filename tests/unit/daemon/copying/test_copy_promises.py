@@ -35,7 +35,7 @@ from rlmm_daemon.domain.errors import (
 from rlmm_daemon.domain.ids import MetadataPartition, SegmentId, uuid_text
 from rlmm_daemon.domain.segment import SegmentState
 from rlmm_daemon.observability.metrics import Metrics
-from rlmm_daemon.ports import threads
+from rlmm_daemon.ports import disk_threads, threads
 from rlmm_daemon.ports.disk_threads import DiskThreads
 from rlmm_daemon.ports.passes import Stopped
 from rlmm_daemon.ports.storage import UploadInfo
@@ -634,6 +634,26 @@ async def test_a_copy_whose_disk_hangs_and_that_is_abandoned_meanwhile_undoes_no
     over.set()
     assert task.cancelled()
     assert world.log.written == ["ADD"]
+
+
+async def test_a_copy_whose_files_do_not_open_leaves_its_turn_to_another(world, monkeypatch):
+    """Until its deadline: four of them, tried again and again, kept all others from a turn."""
+    monkeypatch.setattr(threads, "LET_GO_SECONDS", 0.01)
+    monkeypatch.setattr(copy_job, "OPEN_SECONDS", 0.05)
+    over, real = threading.Event(), open_sources
+    monkeypatch.setattr(copy_job, "open_sources", lambda *_: over.wait())
+    copier = world.new_copier(replace(OPTIONS, parallel_max=1))
+    try:
+        error = await _outcome(copier.copy_segment(RECORD, world.files))
+        assert isinstance(error, StorageUnavailable)
+        assert error.fields["reason"] == "source_unreadable"
+        assert world.log.written == []
+        monkeypatch.setattr(copy_job, "OPEN_SECONDS", 30.0)
+        monkeypatch.setattr(copy_job, "open_sources", real)
+        monkeypatch.setattr(disk_threads, "RELIEF_SECONDS", 0.01)
+        assert isinstance(await _outcome(copier.copy_segment(RECORD, world.files)), bytes)
+    finally:
+        over.set()
 
 
 @pytest.mark.parametrize("short_bytes", [0, upload.SHORT_BYTES])
