@@ -2,7 +2,8 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final
 
 import msgspec
@@ -46,6 +47,8 @@ from rlmm_daemon.domain.segment import SegmentMetadata
 from rlmm_daemon.ports.storage import Conflict, ObjectKind, RemoteStorage
 
 BACK_OFF_SECONDS: Final = 0.2
+#: Of a storage that has not answered the start for so long it is told that it is away.
+ANSWER_SECONDS: Final = 30.0
 #: A look at the marker is good for so long before a copy or delete begins.
 MARKER_SECONDS: Final = 5.0
 BACK_OFF_SECONDS_MAX: Final = 10.0
@@ -102,7 +105,8 @@ class Bucket(LiveMarker):
         backoff = Backoff(BACK_OFF_SECONDS, BACK_OFF_SECONDS_MAX, self._rng.random)
         while True:
             try:
-                await self.storage.open()
+                with self._told_if_silent():
+                    await self.storage.open()
                 settled = await self._settle(identity)
             except (ConfigError, Malformed):
                 raise
@@ -115,6 +119,26 @@ class Bucket(LiveMarker):
                 self._away = None
                 return settled
             await asyncio.sleep(backoff.next())
+
+    @contextmanager
+    def _told_if_silent(self) -> Iterator[None]:
+        """Tell that the storage is away while the block gets no answer: one that hangs never does.
+
+        It is not given up: what hangs is no sooner through when it is asked anew.
+        """
+
+        def tell() -> None:
+            self._away = StorageUnavailable(
+                f"{self.name or 'the storage'} has not answered for {ANSWER_SECONDS:g} s: it is "
+                "away, or its disk or mount hangs"
+            )
+            log.warning("bucket not reached", error=self._away.message)
+
+        timer = asyncio.get_running_loop().call_later(ANSWER_SECONDS, tell)
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     async def delete(self, keys: Collection[str]) -> Mapping[str, RlmmError | None]:
         """Delete objects as the storage does, unless the marker is not in order.
@@ -186,7 +210,8 @@ class Bucket(LiveMarker):
         """Read the marker, and write it where it lacks us; a lost race reads again."""
         for _ in range(RACES_MAX):
             began = asyncio.get_running_loop().time()
-            control = await self.storage.get_control(MARKER_KEY)
+            with self._told_if_silent():
+                control = await self.storage.get_control(MARKER_KEY)
             memory = await remembered(self._past, identity.cluster_id)
             if control is None:
                 present = await self._made(identity, memory.kept)

@@ -3,6 +3,7 @@ import contextlib
 import os
 import random
 import shutil
+from typing import Any
 
 import pytest
 
@@ -141,6 +142,29 @@ async def test_a_storage_that_refuses_us_from_the_start_says_so_instead_of_holdi
             await one.places(metadata())
         assert refused.value.fields == {"reason": "denied", "retry": False}
         monkeypatch.setattr(one.storage, "open", opens)
+    assert await one.places(metadata())
+
+
+@pytest.mark.parametrize("call", ["open", "get_control"])
+async def test_a_storage_that_hangs_from_the_start_is_told_to_be_away(shared, monkeypatch, call):
+    """Nothing was told at all: an error never comes of it, and status said that all is well."""
+    monkeypatch.setattr(bucket_module, "ANSWER_SECONDS", 0.01)
+    one, answers = bucket(shared), asyncio.Event()
+    real = getattr(one.storage, call)
+
+    async def hangs(*given: Any) -> Any:
+        await answers.wait()
+        return await real(*given)
+
+    monkeypatch.setattr(one.storage, call, hangs)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(one.open(IDENTITY))
+        await until(lambda: one.away is not None)
+        told = one.away
+        assert told is not None
+        assert "has not answered for 0.01 s" in told.message
+        answers.set()
+    assert one.away is None
     assert await one.places(metadata())
 
 
