@@ -169,8 +169,9 @@ class NotedPositions:
         recorded, at = self._reads.recorded.get(follower.partition), follower.read_all
         if recorded is None:
             return {}
-        # One that was not read to its end yet took no append: it is as the life before left it.
-        exact = recorded.exact if at is None else at.next_offset == recorded.next_offset
+        # One that took no append, as it was not read to its end, is as the life before left it.
+        before = recorded.exact and not follower.writer.has_appended
+        exact = before if at is None else at.next_offset == recorded.next_offset
         ended = self._believed(msgspec.structs.replace(recorded, exact=exact))
         return {follower.partition: ended}
 

@@ -67,6 +67,8 @@ class Writer:
         self._spawn = spawn
         self._delivery_timeout_seconds = delivery_timeout_seconds
         self._pending = Pending()
+        #: Since this process began.
+        self.has_appended = False
         self._fenced: set[Subject] = set()
         self._progress = Broadcast()
         #: One timer for all appends: when the first of them may have waited long enough.
@@ -184,7 +186,7 @@ class Writer:
             deadline=deadline,
             give_up=now + self._delivery_timeout_seconds,
         )
-        append.began = now
+        append.began, self.has_appended = now, True
         try:
             self._log.begin_append(self.partition, value, partial(self._delivered, append))
         except RlmmError as error:

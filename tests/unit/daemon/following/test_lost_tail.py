@@ -8,7 +8,10 @@ import msgspec
 import pytest
 
 from rlmm_daemon.codec.state_files import Position, Positions, from_json, to_json
+from rlmm_daemon.core.readiness.follower_inputs import Broken
+from rlmm_daemon.core.readiness.states import FailureReason
 from rlmm_daemon.daemon.base.caller import Caller
+from rlmm_daemon.daemon.following import noted_positions
 from rlmm_daemon.daemon.operator.mending import Mending
 from rlmm_daemon.daemon.operator.methods import Operator
 from rlmm_daemon.domain.errors import Draining, StorageFull, StorageUnavailable
@@ -132,6 +135,27 @@ async def test_a_position_is_exact_from_a_clean_stop_until_the_next_life_begins(
         assert not recorded(rig).numbered()[of(TP)].exact, "before anything is appended"
         await manager.drain()
     assert recorded(rig).numbered()[of(TP)].exact, "nobody followed it meanwhile"
+
+
+async def test_a_life_that_failed_behind_what_it_had_acknowledged_claims_no_exact_end(
+    rig, monkeypatch
+):
+    """What it acknowledged within its first second was never noted."""
+    monkeypatch.setattr(noted_positions, "POSITIONS_SECONDS", 3_600)
+    async with rig.manager() as manager:
+        await ready(manager)
+        await copied(manager, 1, 0, 9)
+        await manager.drain()
+    for fails in (False, True):
+        async with rig.manager() as manager:
+            await ready(manager)
+            if fails:
+                await copied(manager, 2, 10, 19)
+            follower = manager.fleet.followers[of(TP)]
+            follower._take(Broken(FailureReason.LOG_CORRUPT, "a batch", None))
+            await manager.drain()
+        known = recorded(rig).numbered()[of(TP)]
+        assert (known.next_offset, known.exact) == (2, not fails)
 
 
 async def test_nothing_is_appended_while_the_file_says_that_nothing_was(rig, monkeypatch):
