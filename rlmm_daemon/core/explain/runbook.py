@@ -137,6 +137,11 @@ RUNBOOK: Final[Mapping[str, Section]] = MappingProxyType(
                     "stop the daemon, put them back from a copy, start it; else as the next one",
                 ),
                 Ending(
+                    "the embedded log, directories of it changed places (`rlmm doctor` says so)",
+                    "stop the daemon, rename each to the number of the metadata partition that its "
+                    "events are of, start it; a repair mends nothing of that",
+                ),
+                Ending(
                     "the embedded log",
                     "`rlmm log repair N`, `rlmm log recover N --execute`, "
                     "`rlmm partition accept-loss N`",
