@@ -84,6 +84,8 @@ class LogBatch(msgspec.Struct, frozen=True, kw_only=True):
     #: Offsets without a record that nobody vouches for: ascending, apart, below `next_offset`.
     #: The first batch of a follower may name some below its position, too: they concern its fold.
     unvouched: tuple[LogRange, ...] = ()
+    #: Events of another metadata partition stand at some of these.
+    misplaced: bool = False
     #: Of the offsets before this one a compaction dropped some events; 0: none of this batch. The
     #: log folds to what it did before, if it is read from its start: a fold that had read less
     #: than this when they were dropped lacks what they said, and has to be made anew.

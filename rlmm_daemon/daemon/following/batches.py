@@ -48,6 +48,7 @@ async def apply_batch(one: FollowerState, batch: LogBatch) -> None:
     fold.advance(batch.next_offset, max(batch.leader_epoch, fold.leader_epoch))
     one.settled = Position(fold.position, fold.leader_epoch)
     one.lack(batch.unvouched)
+    one.strangers |= batch.misplaced
     if not isinstance(one.following.role, Ready):
         before, one.replayed = one.replayed, one.replayed + end
         if before // _FREEZE_EVENTS != one.replayed // _FREEZE_EVENTS:

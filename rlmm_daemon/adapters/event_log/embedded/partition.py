@@ -16,6 +16,7 @@ from rlmm_daemon.adapters.event_log.embedded.identity import (
     Generations,
 )
 from rlmm_daemon.adapters.event_log.embedded.journal import Journal
+from rlmm_daemon.adapters.event_log.embedded.misplaced import strangers_below
 from rlmm_daemon.adapters.event_log.embedded.options import Context
 from rlmm_daemon.adapters.event_log.embedded.reader import Reader
 from rlmm_daemon.adapters.event_log.embedded.recovery import recover
@@ -242,7 +243,12 @@ class Partition:
         growth = Growth(journal, self._context.options.heartbeat_seconds)
         position, due = from_offset, True
         try:
-            below = await self._repaired_below(reader, journal, from_offset)
+            identity = self._generations.identity
+            assert identity is not None, "the log is open"
+            strange = await strangers_below(
+                self._context.disk, journal, from_offset, identity.partition_count
+            )
+            below = (*await self._repaired_below(reader, journal, from_offset), *strange)
             while True:
                 if self._closed:
                     raise Draining("the event log is closing")
@@ -251,8 +257,9 @@ class Partition:
                     epoch, due = batch.leader_epoch, False
                     if batch.next_offset > position:
                         position = batch.next_offset
-                        yield replace(batch, unvouched=(*below, *batch.unvouched))
-                        below = ()
+                        unvouched = (*below, *batch.unvouched)
+                        yield replace(batch, unvouched=unvouched, misplaced=bool(strange))
+                        below = strange = ()
                 elif due:
                     due = False
                     yield LogBatch(
@@ -261,8 +268,9 @@ class Partition:
                         records=(),
                         range=journal.range,
                         unvouched=below,
+                        misplaced=bool(strange),
                     )
-                    below = ()
+                    below = strange = ()
                 else:
                     due = not await growth.wait()
         finally:

@@ -29,7 +29,7 @@ from rlmm_daemon.daemon.bucket.storage_keeper import StorageKeeper
 from rlmm_daemon.daemon.following.bucket_record import BucketLog
 from rlmm_daemon.daemon.following.follower import Follower
 from rlmm_daemon.daemon.metadata.manager import Manager, ManagerOptions
-from rlmm_daemon.domain.ids import MetadataPartition
+from rlmm_daemon.domain.ids import MetadataPartition, TopicIdPartition
 from tests.contract.event_log import spawning
 from tests.support.memory_storage import MemoryBucket, MemoryStorage
 from tests.unit.daemon.events import TP, of, started, until, updated
@@ -263,6 +263,45 @@ async def test_another_partitions_files_in_the_place_of_ones_own_are_no_history_
         assert follower.failure is not None
         assert "first of all rlmm doctor" in follower.failure.evidence
         await manager.fleet.acceptance.accept(follower)
+        await until(lambda: follower.state is PartitionState.READY)
+
+
+async def test_nor_are_they_where_a_snapshot_had_read_as_far(host: Host):
+    """Nothing is read of what stands there, and what is written next would follow it."""
+    other = MetadataPartition((NUMBER + 1) % 3)
+    their = next(
+        tp for n in range(1, 100) if of(tp := TopicIdPartition(TP.topic_id, "orders", n)) == other
+    )
+    async with host.daemon() as (manager, follower):
+        await until(lambda: follower.state is PartitionState.READY)
+        assert manager.fleet.follow_set is not None
+        manager.fleet.follow_set.demand([other])
+        await until(lambda: other in manager.fleet.followers)
+        await append(manager, started(1, 0, 9), updated(1))
+        for value in (started(2, 0, 9, their), updated(2, tp=their)):
+            await manager.log.append(other, value)
+        theirs = manager.fleet.followers[other]
+        await until(lambda: theirs.fold.position == follower.fold.position == 2)
+        both = (follower, theirs)
+        await until(lambda: {each.state for each in both} == {PartitionState.READY})
+        for each in both:
+            assert await manager.snapshotter.write(each)
+    places = [host.root / "log" / str(number) for number in (NUMBER, other)]
+
+    def change_places() -> None:
+        away = host.root / "log" / "away"
+        places[0].rename(away)
+        places[1].rename(places[0])
+        away.rename(places[1])
+
+    change_places()
+    async with host.daemon() as (_, follower):
+        await until(lambda: follower.state is PartitionState.FAILED)
+        assert follower.went_on_from == 2
+        assert follower.failure is not None
+        assert "first of all rlmm doctor" in follower.failure.evidence
+    change_places()
+    async with host.daemon() as (_, follower):
         await until(lambda: follower.state is PartitionState.READY)
 
 
