@@ -178,21 +178,26 @@ class _Seen:
         Raises:
             LogCorrupt: one that no crash leaves so.
         """
-        segment = Segment(file.base)
+        segment, data = Segment(file.base), file.data
+        epoch = self.epochs[-1][0] if self.epochs else None
         for found in file.walked.found:
-            batch = self._control(file, found)
-            self._note_epoch(file, found, batch)
-            segment.note(found.next_offset, found.size)
-            if found.next_offset in self._asked:
-                self.ends.add(found.next_offset)
-            if batch is not None and (batch.voters or batch.kraft_version is not None):
-                self.changes.append(batch)
+            is_control = data[found.position + _ATTRIBUTES_LOW_AT] & _CONTROL
+            if is_control or found.leader_epoch != epoch:
+                self._learn(file, found, self._control(file, found) if is_control else None)
+                epoch = found.leader_epoch
+            end = found.next_offset
+            segment.note(end, found.size)
+            if end in self._asked:
+                self.ends.add(end)
         self.end = segment.end
         return segment
 
-    def _control(self, file: _File, found: scan.FoundBatch) -> Batch | None:
-        if not file.data[found.position + _ATTRIBUTES_LOW_AT] & _CONTROL:
-            return None
+    def _learn(self, file: _File, found: scan.FoundBatch, batch: Batch | None) -> None:
+        self._note_epoch(file, found, batch)
+        if batch is not None and (batch.voters or batch.kraft_version is not None):
+            self.changes.append(batch)
+
+    def _control(self, file: _File, found: scan.FoundBatch) -> Batch:
         try:
             (batch,) = log_batches.read(file.data[found.position : found.position + found.size])
         except (LogCorrupt, Malformed) as error:
