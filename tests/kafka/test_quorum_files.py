@@ -17,6 +17,7 @@ from rlmm_daemon.core.raft.log_facts import BEGINNING, Batch, LogPoint
 from rlmm_daemon.core.raft.turn import LeaderChange
 from rlmm_daemon.core.raft.voters import Endpoint, ReplicaKey, Voter, VotersAt, VoterSet
 from rlmm_daemon.domain.ids import uuid_text
+from tests.kafka.controllers_rig import controllers
 from tests.unit.daemon import events
 
 TOPIC: Final = "__cluster_metadata"
@@ -152,3 +153,29 @@ async def test_ours_opens_what_kafkas_tool_formatted(tmp_path: Path) -> None:
     assert again.voters == files.voters
     await again.close()
     disk.close()
+
+
+async def test_ours_opens_what_a_killed_controller_left(tmp_path: Path) -> None:
+    """A log, snapshots and a vote of Kafka's own, its index files beside them."""
+    async with controllers(tmp_path) as quorum:
+        await quorum.until(lambda: len(quorum.snapshots(1)) > 1, "it made snapshots")
+        for number in (1, 2, 3):
+            quorum.kill(number)
+        home = tmp_path / "1/data"
+        files = await ReplicaFiles.open(quorum.disk, str(home), topic=TOPIC, topic_id=TOPIC_ID)
+        assert files.key == ReplicaKey(1, bytes([1]) * 16)
+        assert files.saved is not None
+        assert files.saved.epoch == files.log.last_epoch > 0
+        assert {voter.key.id for voter in files.voters.newest.voters.voters} == {1, 2, 3}
+        assert (files.voters.newest.offset, files.voters.newest.kraft_version) == (0, 1)
+        assert len(files.log.snapshots) > 1
+        at = files.log.start
+        while at < files.log.end:
+            at = log_batches.read(await files.read(at, files.log.end, 10_000))[-1].end
+        log, voters = files.log, files.voters
+        await files.begin_at(log.snapshots[-1])
+        await files.close()
+        again = await ReplicaFiles.open(quorum.disk, str(home), topic=TOPIC, topic_id=TOPIC_ID)
+        assert (again.log.start, again.log.end) == (log.snapshots[-1].end, log.end)
+        assert again.voters.newest.voters == voters.newest.voters
+        await again.close()
