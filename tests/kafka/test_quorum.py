@@ -5,12 +5,15 @@
 | a diverging tail of a leader that was cut off | `TestRaftServer` cut off | ours cut off |
 | another cluster's id | `TestRaftServer` asks ours | ours asks `TestRaftServer` |
 | leaders killed in turn | `TestRaftServer` | `TestRaftServer` |
+| a peer that knows no pre-vote | `TestRaftServer` 3.9 | `TestRaftServer` 3.9 |
 | a snapshot to catch up with | `TestRaftServer` loses its disk | real controllers |
 | voters added and removed | no peer: controllers take their own records only | real controllers |
 """
 
+import asyncio
 from pathlib import Path
 
+from deploy.dev.stack.kafka import libs
 from rlmm_daemon.domain.errors import OutcomeUnknown
 from tests.kafka.controllers_rig import OURS, as_text, controllers, metadata_quorum
 from tests.kafka.quorum_rig import EAGER, PATIENT, Mixed, log_of, mixed
@@ -146,6 +149,31 @@ async def test_another_cluster_is_refused_by_both(tmp_path: Path) -> None:
         assert node.replica.log.end == 0
         assert not quorum.leads()
         assert all(jvm.poll() is None for jvm in quorum.jvms.values())
+
+
+async def test_a_peer_that_knows_no_pre_vote_is_asked_for_its_vote(tmp_path: Path) -> None:
+    """Kafka 3.9's speak Vote up to version 1; a pre-vote would be taken for a vote."""
+    async with mixed(tmp_path) as quorum:
+        quorum.class_path = f"{await asyncio.to_thread(libs.without_pre_vote)}/*"
+        for number in (1, 2):
+            quorum.start_jvm(number)
+        await quorum.format()
+        await quorum.start(timing=PATIENT)
+        first = await quorum.until_led_by(1, 2)
+        await quorum.until_all_follow(1, 2)
+        await quorum.stop()
+        node = await quorum.start(timing=EAGER)
+        await quorum.until_all_follow(first)
+        quorum.freeze(3 - first)
+        await quorum.until_all_follow(3)  # only ours can lead next
+        quorum.kill_jvm(first)
+        quorum.thaw(3 - first)
+        await quorum.until(quorum.leads, "ours leads")
+        await node.submit([RECORD])
+        quorum.start_jvm(first)
+        await quorum.until_all_same(1, 2, 3)
+        assert node.replica.epoch > 1
+        await same_logs(quorum, 1, 2, 3)
 
 
 async def test_ours_is_the_fourth_voter_of_real_controllers(tmp_path: Path) -> None:

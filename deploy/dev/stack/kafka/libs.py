@@ -55,6 +55,14 @@ def own_tests() -> Path:
     return target
 
 
+def without_pre_vote() -> Path:
+    """Return a directory of the jars of Kafka 3.9, the last one whose quorum knows no pre-vote."""
+    target = REPOSITORY / "var" / "kafka-libs-3.9"
+    if not target.exists():
+        _fetch(target, "-Dkafka.version=3.9.1")
+    return target
+
+
 def _fetch(target: Path, *options: str) -> None:
     maven = shutil.which("mvn")
     if maven is None:
