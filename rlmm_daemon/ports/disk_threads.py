@@ -26,12 +26,18 @@ GIVEN_UP_MAX: Final = 32
 T = TypeVar("T")
 
 
+class Hangs(Exception):
+    """An earlier call about the same thing was left, and has not ended."""
+
+
 class _Job(NamedTuple):
     call: Callable[[], Any]
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future[Any]
     #: What becomes of a result that nobody waits for any more.
     unwanted: Callable[[Any], None] | None
+    #: What the call is about, if that may hang by itself.
+    about: str | None
 
 
 class _Worker:
@@ -44,6 +50,11 @@ class _Worker:
         #: Another stands in for it: it ends behind its call.
         self.given_up = False
         self.thread: threading.Thread
+
+    def is_about(self, what: str) -> bool:
+        """Whether it is at a call about this."""
+        job = self.job
+        return job is not None and job.about == what
 
     @property
     def is_left(self) -> bool:
@@ -76,14 +87,24 @@ class DiskThreads:
         weakref.finalize(self, _end, self._queue, count + GIVEN_UP_MAX).atexit = False
 
     def run(
-        self, call: Callable[[], T], *, unwanted: Callable[[T], None] | None = None
+        self,
+        call: Callable[[], T],
+        *,
+        unwanted: Callable[[T], None] | None = None,
+        about: str | None = None,
     ) -> asyncio.Future[T]:
         """Return a future of the call's result; cancelling it does not stop the call.
 
-        `unwanted` is given a result whose future was cancelled, or whose loop is gone.
+        `unwanted` is given a result whose future was cancelled, or whose loop is gone. `about`:
+        whoever asks for one thing that hangs again and again keeps one thread, not all.
+
+        Raises:
+            Hangs: a call about the same thing was left, and has not ended.
         """
         if self._closed:
             raise RuntimeError("the disk's threads have ended")
+        if about is not None and self._hangs(about):
+            raise Hangs(about)
         loop = asyncio.get_running_loop()
         if self._idle:
             self._idle.pop()
@@ -92,8 +113,12 @@ class DiskThreads:
         if len(self._workers) == self._count and self._looking is not loop:
             self._look_again(loop)
         future: asyncio.Future[T] = loop.create_future()
-        self._queue.put(_Job(call, loop, future, unwanted))
+        self._queue.put(_Job(call, loop, future, unwanted, about))
         return future
+
+    def _hangs(self, about: str) -> bool:
+        workers = (*self._workers, *self._given_up)
+        return any(each.is_left and each.is_about(about) for each in workers)
 
     def close(self, *, wait: bool = True) -> None:
         """Return once the calls that were taken are over and the threads have ended.

@@ -157,5 +157,11 @@ async def test_who_leaves_a_file_that_hangs_keeps_no_place(path, tmp_path, monke
         await until(lambda: it.server.stats.connections_now == 0)
         assert not released.is_set(), "the file was waited for"
         assert it.server.stats.requests_now == 0
+        again = await Raw.connect(path, role="bulk")
+        again.writer.write(frames.request_frame(3, "fetch_log_segment", FETCH))
+        assert (await again.answer())[0] == 3
+        assert await again.reader.read() == b"", "nobody waits twice for what hangs"
+        assert not released.is_set()
+        again.close()
     released.set()
     bound.cancel()

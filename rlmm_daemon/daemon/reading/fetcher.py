@@ -39,7 +39,7 @@ from rlmm_daemon.domain.errors import (
 )
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState
 from rlmm_daemon.observability.metrics import Metrics
-from rlmm_daemon.ports.disk_threads import DiskThreads
+from rlmm_daemon.ports.disk_threads import DiskThreads, Hangs
 from rlmm_daemon.ports.storage import DescribingStorage, ObjectKind, RemoteStorage
 
 TAG_BYTES: Final = 8
@@ -316,8 +316,12 @@ class Fetcher:
         try:
             # Never on the loop: a mount that hangs would hold look-ups and writes with it.
             descriptor, status = await self._threads.run(
-                functools.partial(_opened, path), unwanted=lambda opened: os.close(opened[0])
+                functools.partial(_opened, path),
+                unwanted=lambda opened: os.close(opened[0]),
+                about=path,
             )
+        except Hangs as error:
+            raise StorageUnavailable(f"open of {found.key}: its disk or mount hangs") from error
         except FileNotFoundError as error:
             # The storage itself tells a lost object from a lost mount.
             await self._find(wanted, await self._places(wanted))

@@ -11,6 +11,7 @@ import os
 import socket
 from collections.abc import Awaitable
 from contextlib import suppress
+from pathlib import Path
 from typing import Final, TypeVar
 
 import msgspec
@@ -24,7 +25,15 @@ from rlmm_daemon.daemon.socket import handlers
 from rlmm_daemon.daemon.socket.admission import Shared, decode_params
 from rlmm_daemon.daemon.socket.greeting import Introduction, verify
 from rlmm_daemon.daemon.socket.peer_watch import while_wanted
-from rlmm_daemon.domain.errors import CorruptError, InvalidArgument, Malformed, RlmmError, TimedOut
+from rlmm_daemon.domain.errors import (
+    CorruptError,
+    InvalidArgument,
+    Malformed,
+    RlmmError,
+    StorageUnavailable,
+    TimedOut,
+)
+from rlmm_daemon.ports.disk_threads import Hangs
 
 #: What is known to be in the page cache before it is sent; one `sendfile` never reads more.
 WINDOW_BYTES: Final = 1024 * 1024
@@ -202,14 +211,25 @@ class BulkSession:
                 warm_until = min(at + WINDOW_BYTES, end)
                 if not is_cached(file, at, warm_until):
                     # Watched: a mount that hangs would keep the place of a peer that left.
-                    read = functools.partial(_read_through, file, at, warm_until)
-                    await self._while_wanted(self._shared.reads.run(read))
+                    await self._while_wanted(self._read_through(file, at, warm_until))
             sent = await self._pour(file, at, warm_until)
             at += sent
             self._shared.stats.bulk_bytes += sent
             if at < warm_until:
                 break
         return at - start
+
+    async def _read_through(self, file: int, start: int, end: int) -> None:
+        """Have a thread bring in what is on the disk alone.
+
+        Raises:
+            StorageUnavailable: an earlier read of the file was left, and hangs.
+        """
+        read, name = functools.partial(_read_through, file, start, end), _name_of(file)
+        try:
+            await self._shared.reads.run(read, about=name)
+        except Hangs as error:
+            raise StorageUnavailable(f"read of {name}: its disk or mount hangs") from error
 
     async def _pour(self, file: int, at: int, end: int) -> int:
         """Send [at, end) of a file as the socket takes it; returns fewer bytes at the file's end.
@@ -304,6 +324,11 @@ class _Pouring(msgspec.Struct):
 def _set(ready: asyncio.Future[None]) -> None:
     if not ready.done():
         ready.set_result(None)
+
+
+def _name_of(file: int) -> str:
+    """Return an open file's path as the kernel has it, which asks no disk."""
+    return str(Path(f"/proc/self/fd/{file}").readlink())
 
 
 def _read_through(file: int, start: int, end: int) -> None:

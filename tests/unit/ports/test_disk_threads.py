@@ -157,6 +157,35 @@ async def test_so_many_threads_hang_at_most(
     threads.close()
 
 
+@pytest.mark.timeout(PATIENCE_SECONDS)
+async def test_whoever_asks_again_for_what_hangs_keeps_one_thread(hanging: threading.Event) -> None:
+    threads, entered = DiskThreads(COUNT), threading.Semaphore(0)
+
+    def hang() -> bool:
+        entered.release()
+        return hanging.wait(PATIENCE_SECONDS)
+
+    first, beside = (threads.run(hang, about="a file") for _ in range(2))
+    for _ in range(2):
+        while not entered.acquire(blocking=False):  # noqa: ASYNC110 - it is released in a thread
+            await asyncio.sleep(0)
+    first.cancel()
+    other = threads.run(threading.get_ident, about="another file")
+    for _ in range(3):
+        with pytest.raises(disk_threads.Hangs, match="a file"):
+            threads.run(threading.get_ident, about="a file")
+    assert await other
+    hanging.set()
+    assert await beside
+    while True:
+        try:
+            assert await threads.run(threading.get_ident, about="a file")
+            break
+        except disk_threads.Hangs:
+            await asyncio.sleep(0)
+    threads.close()
+
+
 HANGING_COPY = """
 import asyncio
 import threading

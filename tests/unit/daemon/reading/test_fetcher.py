@@ -428,6 +428,40 @@ async def test_an_object_whose_open_hangs_holds_up_nobody_else(world, home):
         bound.cancel()
 
 
+async def test_an_open_that_hangs_and_was_left_is_not_tried_again_meanwhile(
+    world, home, monkeypatch
+):
+    """Whoever asks for it once a second would keep a thread each time, until none is left."""
+    await world.stored(home)
+    (place,) = await world.bucket.places(world.segment)
+    path = world.storage.local_path(place.keys[ObjectKind.LOG])
+    if path is None:
+        return
+    os.unlink(path)  # noqa: PTH108 - a Path is not for the loop
+    os.mkfifo(path)
+    began, real = threading.Event(), fetcher_module._opened
+
+    def opened(path: str) -> tuple[int, os.stat_result]:
+        began.set()
+        return real(path)
+
+    monkeypatch.setattr(fetcher_module, "_opened", opened)
+    bound = threading.Timer(HANGS_SECONDS_MAX, let_go, [path])
+    bound.start()
+    async with asyncio.TaskGroup() as group:
+        fetching = group.create_task(world.fetcher.fetch_log_segment(RECORD, 0, None))
+        while not began.is_set():  # noqa: ASYNC110 - it is set in a thread
+            await asyncio.sleep(0)
+        fetching.cancel()
+    for _ in range(2):
+        with pytest.raises(StorageUnavailable, match="disk or mount hangs"):
+            await world.fetcher.fetch_log_segment(RECORD, 0, None)
+    assert await content(await world.fetcher.fetch_index(RECORD, "OFFSET"))
+    while not let_go(path):  # noqa: ASYNC110 - a thread may only be about to open it
+        await asyncio.sleep(0)
+    bound.cancel()
+
+
 async def fails(fetcher: Fetcher) -> None:
     with pytest.raises(ChecksumMismatch):
         await fetcher.fetch_log_segment(RECORD, 0, None)
