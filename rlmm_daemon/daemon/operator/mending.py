@@ -31,6 +31,7 @@ from rlmm_daemon.daemon.operator.recovering import (
     Recovery,
     beginning_of,
     missing_of,
+    require_same,
     update_of,
 )
 from rlmm_daemon.domain.errors import (
@@ -307,7 +308,7 @@ class Mending:
         Where there is a storage, only segments whose objects are there, and only where all that was
         lost is known: else their end may have stood in it, and `log recover` says so and looks.
         """
-        log, held = self._manager.log, _put_back(follower.fold)
+        log, fold, held = self._manager.log, follower.fold, _put_back(follower.fold)
         for record in held:
             await log.append(follower.partition, record)
             row["appended"] += 1
@@ -322,7 +323,9 @@ class Mending:
             row["may_have_ended"] = len(missing)
             return
         look = await self._recovery.look(follower, missing)
+        require_same(follower, fold)
         row["appended"] += await self._recovery.put_back(follower, look.whole)
+        require_same(follower, fold)
         follower.looked_for = not (look.left or follower.history.risen_count)
         if look.lacking:
             row["not_whole"] = len(look.lacking)

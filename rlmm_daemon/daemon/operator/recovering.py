@@ -21,6 +21,7 @@ from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
 from rlmm_daemon.codec.segment_check import SegmentChecker
 from rlmm_daemon.core.disposal.holds import held
 from rlmm_daemon.core.fold.fold import Fold
+from rlmm_daemon.core.readiness.states import not_ready
 from rlmm_daemon.daemon.base.segment_log import decode_segment
 from rlmm_daemon.daemon.bucket.bucket import Bucket, SegmentPlace
 from rlmm_daemon.daemon.following.follower import Follower
@@ -109,14 +110,18 @@ class Recovery:
 
         Raises:
             StorageUnavailable: nobody can say now what is there.
+            NotReady: the log is read anew since the look began.
         """
         await self._bucket.until_judged(MARKER_SECONDS)
+        fold = follower.fold
         candidates = [*missing_of(follower.history, follower.fold), *await self.begun(follower)]
         look, risen = await self.look(follower, candidates), await self._risen.look(follower)
+        require_same(follower, fold)
         whole, may_have_ended = look.whole, follower.uncertain
         if execute:
             await self.put_back(follower, whole)
             await applied(follower, await self._risen.end(follower, risen.gone))
+            require_same(follower, fold)
         if execute or not (whole or risen.gone):
             self._risen.let_be(follower, risen)
             follower.looked_for = not (look.left or risen.left)
@@ -322,6 +327,15 @@ def missing_of(history: History, fold: Fold) -> list[Candidate]:
         if may and not removed:
             found.append(Candidate(segment=segment, state=state))
     return sorted(found, key=lambda each: each.segment.start_offset)
+
+
+def require_same(follower: Follower, fold: Fold) -> None:
+    """Raise where a follower reads its log anew: what was looked for is of another fold.
+
+    A look takes minutes. What the log lacks now is not what it lacked when the look began.
+    """
+    if follower.fold is not fold:
+        raise not_ready(follower.partition, follower.state, follower.lag)
 
 
 async def applied(follower: Follower, offset: int) -> None:

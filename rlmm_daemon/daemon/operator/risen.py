@@ -62,6 +62,8 @@ class Risen:
                 there.append((segment, why))
             else:
                 gone.append(segment)
+        if gone:  # it is ended next: it was looked for in our bucket
+            await self._bucket.confirm()
         return RisenLook(gone=gone, there=there, left=len(risen[SEGMENTS_MAX:]))
 
     async def _why_not(self, segment: SegmentMetadata) -> str:

@@ -8,6 +8,7 @@ import pytest
 
 from rlmm_daemon.codec import records
 from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
+from rlmm_daemon.core.fold.fold import Fold
 from rlmm_daemon.core.readiness.states import Failure, FailureReason, PartitionState
 from rlmm_daemon.daemon.base.broadcast import Broadcast
 from rlmm_daemon.daemon.operator import mending
@@ -23,7 +24,7 @@ from rlmm_daemon.domain.errors import (
     UnsupportedProtocol,
 )
 from rlmm_daemon.domain.segment import SegmentState, SegmentUpdate
-from tests.unit.daemon.events import TP, of, updated
+from tests.unit.daemon.events import COUNT, TP, of, updated
 from tests.unit.daemon.operator.test_recovering import Follower, begun, facts_of, finished
 
 S = SegmentState
@@ -470,6 +471,25 @@ async def test_a_repair_that_fails_half_way_says_so_and_is_judged_anew(fault, to
         "repaired"
     ]
     assert (row["error"], row["appended"], follower.done) == (told, 0, ["retry"])
+
+
+@pytest.mark.parametrize("step", ["look", "put_back"])
+async def test_a_repair_of_which_the_log_is_read_anew_meanwhile_looked_for_nothing(
+    monkeypatch, step
+):
+    follower = Failed(failure=lost(), missing=[records.encode(finished(1))], verdicts=[lost()])
+    recovery = FakeRecovery(NOTHING)
+    as_ever = getattr(recovery, step)
+
+    async def read_anew(*given: Any) -> Any:
+        follower.fold = Fold(NUMBER, COUNT)
+        return await as_ever(*given)
+
+    monkeypatch.setattr(recovery, step, read_anew)
+    mend, _ = ordered(follower, recovery=recovery)
+    (row,) = (await mend.repair(cast("Any", [follower])))["repaired"]
+    assert row["error"].startswith("objects could not be looked for: metadata partition")
+    assert not follower.looked_for
 
 
 @pytest.mark.parametrize("whole", [False, True])

@@ -15,6 +15,7 @@ from rlmm_daemon.codec import batches, custom_metadata, marker, records
 from rlmm_daemon.codec.custom_metadata import StoredFacts
 from rlmm_daemon.codec.marker import MARKER_KEY, AcceptedLoss, BucketMarker, Hold
 from rlmm_daemon.core.fold.fold import Fold
+from rlmm_daemon.core.readiness.states import PartitionState
 from rlmm_daemon.core.storage.layout import Layout
 from rlmm_daemon.daemon.base.broadcast import Broadcast
 from rlmm_daemon.daemon.bucket import acceptance
@@ -66,6 +67,8 @@ class Follower:
     looked_for: bool = False
     failure: object | None = None
     retired: bool = False
+    state: PartitionState = PartitionState.REPLAYING
+    lag: int | None = None
     retries: int = 0
     appended: list[bytes] = field(default_factory=list)
     changed: Broadcast = field(default_factory=Broadcast)
@@ -533,6 +536,39 @@ async def test_nothing_is_called_gone_by_a_look_into_another_bucket(world, monke
         with pytest.raises(StorageUnavailable):
             await world.recover(execute=execute)
     assert not world.follower.looked_for
+
+
+@pytest.mark.parametrize("when", ["as it looks", "as it appends"])
+async def test_a_look_of_which_the_log_is_read_anew_meanwhile_counts_for_nothing(
+    world, monkeypatch, when
+):
+    """What the log lacks now was not looked for: an acceptance would give it up unseen."""
+    follower = world.follower
+    follower.missing = [records.encode(finished(1)), records.encode(finished(2))]
+    follower.risen = [(TP, segment_id(3))]
+    await world.store(finished(2))
+    sizes, append = world.recovery._sizes, follower.append
+
+    def read_anew() -> None:
+        follower.fold = Fold(of(TP), COUNT)
+
+    async def looked(*given: Any) -> Any:
+        read_anew()
+        return await sizes(*given)
+
+    async def appended(*given: Any) -> Any:
+        read_anew()
+        return await append(*given)
+
+    if when == "as it looks":
+        monkeypatch.setattr(world.recovery, "_sizes", looked)
+    else:
+        follower.append = appended
+    with pytest.raises(NotReady):
+        await world.recover(execute=True)
+    assert not follower.looked_for
+    assert follower.risen, "nothing of it was looked at"
+    assert bool(follower.appended) is (when == "as it appends")
 
 
 async def test_an_order_looks_at_so_many_and_says_how_many_are_left(world, monkeypatch):

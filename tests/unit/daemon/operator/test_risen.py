@@ -2,6 +2,7 @@
 
 import random
 from contextlib import asynccontextmanager
+from typing import Any
 
 import msgspec
 import pytest
@@ -193,6 +194,22 @@ async def test_nothing_is_ended_in_a_bucket_that_is_not_ours(world):
     await world.lose_deletion()
     world.storage.bucket.objects.clear()
     async with world.life() as (_, follower, mending):
+        with pytest.raises(StorageUnavailable, match="it is gone"):
+            await mending.recover(follower, execute=True)
+        assert follower.history.risen_count == 1
+
+
+async def test_nothing_is_ended_where_the_bucket_changed_during_the_look(world, monkeypatch):
+    await world.lose_deletion()
+    await world.store(1, ObjectKind.LOG)
+    size = world.storage.size
+
+    async def emptied(key: str) -> Any:
+        world.storage.bucket.objects.clear()
+        return await size(key)
+
+    async with world.life() as (_, follower, mending):
+        monkeypatch.setattr(world.storage, "size", emptied)
         with pytest.raises(StorageUnavailable, match="it is gone"):
             await mending.recover(follower, execute=True)
         assert follower.history.risen_count == 1
