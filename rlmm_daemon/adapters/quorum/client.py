@@ -37,6 +37,9 @@ _DIAL_SECONDS: Final = 2.0
 #: Nor does a server that hangs, where asking another one changes nothing.
 _ANSWER_SECONDS: Final = 2.0
 
+#: Kafka's controllers answer for themselves only, and not for brokers.
+_OF_CONTROLLERS: Final[Message] = {"EndpointType": 2}
+
 
 class ReplicaState(msgspec.Struct, frozen=True):
     """How far a replica has the leader's log."""
@@ -100,7 +103,7 @@ class QuorumClient:
         Raises:
             StorageUnavailable: no server answers in time.
         """
-        message = await self._of_the_leader(apis.DESCRIBE_CLUSTER, {})
+        message = await self._of_the_leader(apis.DESCRIBE_CLUSTER, _OF_CONTROLLERS)
         cluster_id: str = message["ClusterId"]
         return cluster_id
 
@@ -204,7 +207,7 @@ class QuorumClient:
         version = link.version_of(apis.DESCRIBE_CLUSTER)
         if version is None:
             return
-        body = await link.exchange(apis.DESCRIBE_CLUSTER, version, {})
+        body = await link.exchange(apis.DESCRIBE_CLUSTER, version, _OF_CONTROLLERS)
         told = apis.DESCRIBE_CLUSTER.read_answer(version, body)
         leader = told["ControllerId"]
         brokers = sorted(told["Brokers"], key=lambda each: bool(each["BrokerId"] != leader))
