@@ -18,7 +18,7 @@ from rlmm_daemon.core.raft.forcing import FORCED_STEP
 from rlmm_daemon.domain.errors import OutcomeUnknown
 from rlmm_daemon.domain.ids import uuid_text
 from rlmm_daemon.wiring.quorum import TOPIC
-from tests.support.quorum_processes import CLUSTER, QuorumProcesses
+from tests.support.quorum_processes import CLUSTER, QuorumProcesses, free_ports
 
 
 @pytest.fixture
@@ -150,6 +150,18 @@ async def test_a_fourth_is_added_and_the_first_leader_removed(quorum):
     assert {each.key.id for each in found.voters} == {1, 2, 3, 4} - {seen.leader}
 
 
+async def test_a_voter_that_moved_says_where_it_is(quorum):
+    seen = await elected(quorum)
+    moves = quorum[min({1, 2, 3} - {seen.leader})]
+    assert moves.stop() == 0
+    (moves.port,) = free_ports(1)
+    moves.start(quorum.servers)
+    await quorum.until(
+        lambda seen: [at.port for at in seen.endpoints[moves.key.id]] == [moves.port], "its port"
+    )
+    assert await submitted(quorum.client(), b"x") == [b"x"]
+
+
 async def test_a_removal_that_would_stop_the_quorum_is_refused(quorum, monkeypatch):
     monkeypatch.setattr(seen_module, "AWAY_MS", 2_000)
     seen = await elected(quorum)
@@ -220,11 +232,14 @@ async def test_a_replica_without_its_files_does_not_start(tmp_path: Path):
         await asyncio.to_thread(quorum.format, 1, 2, 3)
         (quorum[1].directory / f"{TOPIC}-0" / "quorum-state").unlink()
         (quorum[2].directory / "meta.properties").unlink()
-        quorum.start(1, 2)
+        (quorum[3].directory / f"{TOPIC}-0" / "partition.metadata").unlink()
+        quorum.start(1, 2, 3)
         assert quorum[1].ended() == 1
         assert "this replica may have voted" in quorum[1].output.read_text()
         assert quorum[2].ended() == 78
         assert "is not formatted for a quorum" in quorum[2].output.read_text()
+        assert quorum[3].ended() == 1
+        assert "partition.metadata: it is gone" in quorum[3].output.read_text()
 
 
 async def test_one_process_has_a_directory_and_an_address(tmp_path: Path):
