@@ -34,7 +34,7 @@ from rlmm_daemon.domain.errors import (
 _PAUSE_SECONDS: Final = 0.05
 #: A host that is gone takes no longer than that from the time of a question.
 _DIAL_SECONDS: Final = 2.0
-#: Nor does a server that hangs, where asking another one changes nothing.
+#: Nor does a server that hangs, where it does no harm to ask another one.
 _ANSWER_SECONDS: Final = 2.0
 
 #: Kafka's controllers answer for themselves only, and not for brokers.
@@ -74,6 +74,8 @@ class _Call(msgspec.Struct):
     changes: bool
     #: Whom it was sent to, without an answer yet.
     sent: str | None = None
+    #: Whom it waits for.
+    at: Endpoint | None = None
     why: str = "no server is known"
 
 
@@ -95,7 +97,10 @@ class QuorumClient:
         self._told: tuple[Endpoint, ...] = ()
         #: Who answered last as the leader.
         self._led: Endpoint | None = None
+        #: Who did not answer last: the others are asked before.
+        self._silent: Endpoint | None = None
         self._timeout_seconds = timeout_seconds
+        self._dial_seconds = min(_DIAL_SECONDS, timeout_seconds / 3)
 
     async def cluster_id(self) -> str:
         """Return the cluster that the quorum is of.
@@ -159,6 +164,7 @@ class QuorumClient:
                             return message
                     await asyncio.sleep(_PAUSE_SECONDS)
         except TimeoutError as error:
+            self._silent = call.at
             if call.sent is not None and changes:
                 raise OutcomeUnknown(
                     f"{call.sent} was asked, and did not answer in {self._timeout_seconds:g} s"
@@ -171,12 +177,15 @@ class QuorumClient:
         """Return all that may lead, the likeliest first, each address once."""
         led = () if self._led is None else (self._led,)
         by_place = {(at.host, at.port): at for at in (*led, *self._told, *self._servers)}
+        if self._silent is not None:
+            place = (self._silent.host, self._silent.port)
+            by_place[place] = by_place.pop(place, self._silent)
         return tuple(by_place.values())
 
     async def _asked(self, server: Endpoint, call: _Call) -> Message | None:
         """Return the answer, or None, and the call knows why this server has none."""
         where = f"{server.host}:{server.port}"
-        api = call.api
+        api, call.at = call.api, server
         try:
             async with self._link(server) as link:
                 version = link.version_of(api)
@@ -196,10 +205,13 @@ class QuorumClient:
                 raise OutcomeUnknown(f"{where} was asked, and its answer is lost") from error
             call.sent = None
             call.why = f"{where}: {type(error).__name__} {error}".rstrip()
+            self._silent = server
             if self._led == server:
                 self._led = None
             return None
         self._led = server
+        if self._silent == server:
+            self._silent = None
         return _judged(message, where, changes=call.changes)
 
     async def _learn(self, link: Link) -> None:
@@ -217,10 +229,10 @@ class QuorumClient:
 
     @contextlib.asynccontextmanager
     async def _link(self, server: Endpoint) -> AsyncIterator[Link]:
-        async with asyncio.timeout(_DIAL_SECONDS):
+        async with asyncio.timeout(self._dial_seconds):
             link = Link(await self._dialer.dial(server))
         try:
-            async with asyncio.timeout(_DIAL_SECONDS):
+            async with asyncio.timeout(self._dial_seconds):
                 await link.greet()
             yield link
         finally:

@@ -1,6 +1,7 @@
 """An operator's client: it finds the leader through any replica, and never guesses an outcome."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 
 import pytest
@@ -108,3 +109,22 @@ async def test_a_server_that_hangs_leaves_time_for_another(servers, monkeypatch)
     hangs.answers["DescribeCluster"] = None
     answers.answers["DescribeCluster"] = {"ClusterId": "mine"}
     assert await client(hangs, answers).cluster_id() == "mine"
+
+
+async def test_a_leader_that_hangs_is_asked_last_the_next_time(servers):
+    hangs, leads = servers
+    hangs.answers["Submit"] = None
+    leads.answers["Submit"] = {"BaseOffset": 3}
+    asking = client(hangs, leads, seconds=0.2)
+    with pytest.raises(OutcomeUnknown):
+        await asking.submit([(None, b"a")])
+    assert await asking.submit([(None, b"b")]) == 3
+
+
+async def test_a_host_that_takes_connections_only_leaves_time_for_another(servers):
+    _, leads = servers
+    leads.answers["Submit"] = {"BaseOffset": 3}
+    with socket.create_server((HOST, 0)) as frozen:  # as a process that is stopped
+        at = Endpoint("QUORUM", HOST, frozen.getsockname()[1])
+        asking = QuorumClient(GROUP, Plain(), [at, leads.endpoint], timeout_seconds=0.9)
+        assert await asking.submit([(None, b"a")]) == 3
