@@ -1,5 +1,5 @@
 # Long runs
-.PHONY: soak-stages soak-recovery soak-s3 soak-fuzz soak-kafka soak-cleaner soak-cluster soak-reconcile mutants
+.PHONY: soak-stages soak-recovery soak-s3 soak-fuzz soak-kafka soak-cleaner soak-cluster soak-reconcile soak-quorum mutants
 
 ROUNDS ?= 20
 LOADS ?= 1
@@ -33,6 +33,13 @@ soak-reconcile: install-spark ## Many nights beside busy daemons, and many that 
 	RLMM_TEST_RECONCILE_ROUNDS=20 RLMM_TEST_RECONCILE_KILLS=6 RLMM_TEST_KAFKA=1 \
 	  $(BIN)/pytest -q -s $(PYTEST_ARGS) --timeout 3600 tests/reconcile/test_living.py \
 	  tests/reconcile/test_soak.py
+
+QUORUM_ROUNDS ?= 100
+QUORUM_SEEDS ?= 1 2 3 4 5
+
+soak-quorum: install ## Faults of a quorum's processes under load: make soak-quorum QUORUM_ROUNDS=100 QUORUM_SEEDS="1 2"
+	RLMM_QUORUM_ROUNDS=$(QUORUM_ROUNDS) RLMM_QUORUM_SEEDS="$(QUORUM_SEEDS)" \
+	  $(BIN)/pytest -q -s --timeout 3600 $(PYTEST_ARGS) tests/integration/test_quorum_faults.py
 
 MUTANTS := var/mutants/tools
 MUTANTS_SECONDS ?= 3600
