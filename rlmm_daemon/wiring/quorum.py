@@ -85,7 +85,7 @@ async def _replica(disk: LocalDisk, options: QuorumProcess) -> None:
     listen = options.listen
     if listen.host in _ANYWHERE:
         raise ConfigError(f"--listen {listen.host}: others are told this address, so name one")
-    plain.check(listen.host)
+    _require_allowed(plain, listen)
     await require_not_abandoned(disk, options.directory)
     topic_id = await topic_id_of(disk, options.directory)
     replica = ReplicaOptions(
@@ -201,7 +201,7 @@ async def asking(
     """
     plain = Plain(insecure=insecure)
     for each in servers:
-        plain.check(each.host)
+        _require_allowed(plain, each)
 
     def client(cluster_id: str) -> QuorumClient:
         # An operator's questions name no topic id.
@@ -212,6 +212,16 @@ async def asking(
 
     cluster_id = await client("").cluster_id()
     return cluster_id, client(cluster_id)
+
+
+def _require_allowed(plain: Plain, at: Endpoint) -> None:
+    try:
+        plain.check(at.host)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{at.host} is not on loopback, and nobody would prove who they are: --insecure says "
+            "that nobody else reaches it"
+        ) from error
 
 
 def _first(errors: BaseExceptionGroup[Exception]) -> BaseException:

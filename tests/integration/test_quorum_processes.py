@@ -259,6 +259,22 @@ async def test_one_process_has_a_directory_and_an_address(tmp_path: Path):
         assert f"--listen {one.address}" in third.output.read_text()
 
 
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("run", "1", "--listen", "192.0.2.1:9393"), "192.0.2.1 is not on loopback"),
+        (("run", "1", "--listen", "0.0.0.0:9393", "--insecure"), "name one"),
+        (("describe", "--server", "192.0.2.1:9393"), "192.0.2.1 is not on loopback"),
+    ],
+    ids=["run", "run anywhere", "describe"],
+)
+def test_nobody_speaks_in_the_clear_beyond_this_host_unasked(tmp_path: Path, words, why):
+    with QuorumProcesses(tmp_path) as quorum:
+        quorum.format(1)
+        run = quorum.rlmm(*words)
+        assert (run.returncode, why in run.stderr) == (78, True), run.stderr
+
+
 def test_a_directory_is_formatted_once(tmp_path: Path):
     words = ("format", str(tmp_path / "q"), "--cluster-id", CLUSTER, "--node-id", "1")
     first = (*words, "--standalone", "--listen", "127.0.0.1:9393")
