@@ -1,7 +1,8 @@
 """Lives of a replica's files; and no sync of theirs that could be left out unnoticed."""
 
 import re
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import pytest
@@ -21,10 +22,10 @@ from tests.simulation.quorum.left_out import Plant
 SEEDS: Final = 600
 #: Where hunts begin that would take long otherwise.
 FIRST: Final = {
-    ("fdatasync", "Segments.cut", "N.log"): 105,
-    ("fsync_directory", "Segments.cut", "__rlmm_quorum-0"): 45,
-    ("fsync_directory", "Snapshots.keep", "__rlmm_quorum-0"): 554,
-    ("fsync_directory", "_make_durable", "__rlmm_quorum-0"): 248,
+    ("fdatasync", "Segments.cut", "N.log"): 35,
+    ("fsync_directory", "Segments.cut", "__rlmm_quorum-0"): 36,
+    ("fsync_directory", "Snapshots.keep", "__rlmm_quorum-0"): 626,
+    ("fsync_directory", "_make_durable", "__rlmm_quorum-0"): 89,
 }
 LOG: Final = "__rlmm_quorum-0"
 #: Each call that makes something durable, or writes it again where nobody can know.
@@ -108,25 +109,31 @@ async def start_moves_last(self: ReplicaFiles, oldest: LogPoint) -> None:
 
 
 async def sync_again(self: Segments) -> None:
-    file = await self._newest()
-    await file.fdatasync()
+    await self._newest.fdatasync()
 
 
 async def roll_unsynced(self: Segments) -> None:
-    async with self._syncing:
+    async with self._changing:
         await make_segment(self._disk, self._layout, self.end)
-        await self._close_newest()
+        await self._newest.close()
         self._segments.append(Segment(self.end))
+        self._newest = await self._open_newest()
 
 
 def log_goes_first(
     keep: Callable[[Snapshots, LogPoint], Awaitable[Any]],
 ) -> Callable[[Snapshots, LogPoint], Awaitable[Any]]:
     async def kept(self: Snapshots, point: LogPoint) -> Any:
-        await snapshots._clear(self._disk, self._layout)
+        await snapshots._clear(self._disk, self._layout, but=self._layout.part(point))
         return await keep(self, point)
 
     return kept
+
+
+@asynccontextmanager
+async def looked_early(self: ReplicaFiles) -> AsyncIterator[None]:
+    async with self._changing(), self._syncing:
+        yield
 
 
 async def point_never_falls(self: ReplicaFiles, end: int) -> None:
@@ -145,10 +152,11 @@ async def epochs_are_said_late(self: ReplicaFiles) -> None:
     ("owner", "name", "planted", "first"),
     [
         pytest.param(VoterHistory, "truncate", lambda self, _: self, 0, id="voters_not_reverted"),
-        pytest.param(ReplicaFiles, "begin_at", start_moves_last, 357, id="log_gone_before_start"),
-        pytest.param(Segments, "_sync_newest", sync_again, 345, id="failed_sync_is_tried_again"),
+        pytest.param(ReplicaFiles, "begin_at", start_moves_last, 20, id="log_gone_before_start"),
+        pytest.param(Segments, "_sync_newest", sync_again, 690, id="failed_sync_is_tried_again"),
         pytest.param(Segments, "_roll", roll_unsynced, 0, id="roll_without_sync"),
         pytest.param(Snapshots, "keep", log_goes_first(Snapshots.keep), 0, id="log_gone_first"),
+        pytest.param(ReplicaFiles, "_alone", looked_early, 380, id="cut_after_failed_sync"),
         pytest.param(ReplicaFiles, "_move_point", point_never_falls, 0, id="point_behind_a_cut"),
         pytest.param(ReplicaFiles, "_say_epochs", epochs_are_said_late, 0, id="epochs_not_said"),
     ],

@@ -76,16 +76,16 @@ class Truth:
 
 
 def faults_of(rng: random.Random) -> DiskFaults:
-    """Draw what this disk may do; half of them do nothing but lose power."""
-    failing = rng.random() < 0.5
+    """Draw what this disk may do: half of them do nothing but lose power."""
+    mixed, syncs = rng.choice([(False, False), (False, False), (True, False), (False, True)])
     return DiskFaults(
-        short_write=0.1 if failing else 0.0,
-        no_space=0.01 if failing else 0.0,
+        short_write=0.1 if mixed else 0.0,
+        no_space=0.01 if mixed else 0.0,
         full_seconds=0.01,
-        write_error=0.01 if failing else 0.0,
-        sync_error=rng.choice([0.02, 0.1]) if failing else 0.0,
-        directory_sync_error=0.02 if failing else 0.0,
-        evict=rng.random() < 0.5,
+        write_error=0.01 if mixed else 0.0,
+        sync_error=0.2 if syncs else 0.02 if mixed else 0.0,
+        directory_sync_error=0.02 if mixed else 0.0,
+        evict=syncs or rng.random() < 0.5,
         tear=rng.choice(list(Tear)),
         names=rng.choice(list(NameLoss)),
     )
@@ -102,6 +102,7 @@ class History:
         self.plant = plant
         self.faults = faults_of(self.rng)
         self.seen: set[tuple[str, str, str]] = set()
+        self.cuts = 0
         self.segment_bytes = self.rng.choice([300, 900, 4000])
 
     def run(self) -> None:
@@ -217,14 +218,16 @@ class History:
         await files.write(batch)
 
     async def _sync(self, files: ReplicaFiles) -> None:
-        end = files.log.end
+        end, cuts = files.log.end, self.cuts - len(self.truth.cuts)
         await files.sync()
+        if cuts < self.cuts:
+            return  # some of it may be cut by now, or soon
         self.truth.synced = max(self.truth.synced, end)
         if files.log.synced < end:
             raise Wrong(f"synced to {files.log.synced}, and {end} was written")
 
     async def _beside(self, files: ReplicaFiles) -> None:
-        """Write while a sync goes on."""
+        """Write, or cut, while a sync goes on."""
         failures: list[Exception] = []
 
         async def syncs() -> None:
@@ -235,9 +238,14 @@ class History:
 
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(syncs())
+            if self.rng.random() < 0.5:
+                await asyncio.sleep(0)
             try:
-                for _ in range(self.rng.randint(1, 3)):
-                    await self._batch(files)
+                if self.rng.random() < 0.3:
+                    await self._cut(files)
+                else:
+                    for _ in range(self.rng.randint(1, 3)):
+                        await self._batch(files)
             except (OSError, StorageUnavailable) as error:
                 failures.append(error)
         if failures:
@@ -251,9 +259,10 @@ class History:
             return
         end = self.rng.choice(ends)
         truth.cuts.append(end)
+        self.cuts += 1
         await files.truncate(end)
         truth.batches = [batch for batch in truth.batches if batch.end <= end]
-        truth.synced, truth.cuts = min(truth.synced, end), []
+        truth.synced, truth.cuts = end, []
         truth.epoch += 1  # what is cut, another leader's records take the place of
         if files.log.end != end or files.voters.newest.voters != truth.voters(truth.start, end):
             raise Wrong(f"cut to {end}: {files.log}, {files.voters}")

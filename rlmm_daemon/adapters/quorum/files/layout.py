@@ -101,15 +101,15 @@ async def names(disk: Disk, layout: Layout) -> Names:
         found = []
     segments = (_SEGMENT.fullmatch(name) for name in found)
     points = (checkpoint.parse_name(name) for name in found)
-    begun = [
+    marked = (
         checkpoint.parse_name(name.removesuffix(".installing"))
         for name in found
         if name.endswith(INSTALLING_SUFFIX)
-    ]
+    )
     return Names(
         segments=sorted(int(match[1]) for match in segments if match),
         snapshots=sorted(point for point in points if point is not None),
-        installing=begun[0] if begun else None,
+        installing=max((point for point in marked if point is not None), default=None),
     )
 
 

@@ -36,7 +36,7 @@ class ReplicaFiles:
     """The files of one replica, locked for this process."""
 
     def __init__(
-        self, disk: Disk, layout: Layout, lock: DiskLock, opened: Opened, *, segment_bytes: int
+        self, disk: Disk, layout: Layout, lock: DiskLock, opened: Opened, *, segments: Segments
     ) -> None:
         files = opened.files
         self.cluster_id = opened.meta.cluster_id
@@ -48,7 +48,7 @@ class ReplicaFiles:
         self._disk = disk
         self._layout = layout
         self._lock = lock
-        self._segments = Segments(disk, layout, files.segments, segment_bytes=segment_bytes)
+        self._segments = segments
         self._snapshots = Snapshots(disk, layout)
         #: As the files have them: the checkpoint says the same, up to the recovery point at least.
         self._epochs = files.epochs
@@ -88,10 +88,13 @@ class ReplicaFiles:
             raise ConfigError(f"{directory}: another process has it open") from error
         try:
             opened = await opening.open_all(disk, layout, topic_id, static_voters)
+            found = opened.files.segments
+            newest = await disk.open(layout.segment(found[-1].base), write=True)
         except BaseException:
             await lock.release()
             raise
-        return cls(disk, layout, lock, opened, segment_bytes=segment_bytes)
+        segments = Segments(disk, layout, found, newest, segment_bytes=segment_bytes)
+        return cls(disk, layout, lock, opened, segments=segments)
 
     async def save(self, state: SavedState) -> None:
         """Have a state on the disk.
@@ -132,7 +135,7 @@ class ReplicaFiles:
         Raises:
             OSError: whether it is gone is unknown.
         """
-        async with self._changing(), self._syncing:
+        async with self._alone():
             if self._point > end:
                 await self._move_point(end)
             await self._segments.cut(end)
@@ -147,7 +150,7 @@ class ReplicaFiles:
         Raises:
             OSError: some of it may never get there: no later sync can tell.
         """
-        async with self._changing(), self._syncing:
+        async with self._alone():
             end, written = self.log.end, self._bytes_since_point
             await self._say_epochs()
             await self._segments.sync()
@@ -166,7 +169,7 @@ class ReplicaFiles:
         """
         if offset < self.log.start:
             return b""
-        return await self._segments.read(offset, end, bytes_max)
+        return await self._segments.read(offset, end, bytes_max, epochs=self._epochs)
 
     async def store_piece(self, snapshot: LogPoint, position: int, piece: bytes) -> None:
         """Put a piece into a snapshot's partial file; position 0 begins it anew."""
@@ -180,11 +183,11 @@ class ReplicaFiles:
             ChecksumMismatch: it does not hold, and has to be fetched anew; the log is untouched.
             OSError: the next open goes on where this ended.
         """
-        async with self._changing(), self._syncing:
+        async with self._alone():
             found = await self._snapshots.keep(snapshot)
-            await self._segments.close()
-            await snapshots.install(self._disk, self._layout, snapshot)
-            await self._segments.replace(snapshot.end)
+            await self._segments.replace(
+                snapshot.end, lambda: snapshots.install(self._disk, self._layout, snapshot)
+            )
             said = found.voters
             voters = said if said.kraft_version else self.voters.sets[0]
             self.log = emptied_to(snapshot)
@@ -267,6 +270,12 @@ class ReplicaFiles:
         point = encode_offset(self._layout.topic, end)
         await self._disk.write_atomically(self._layout.recovery_point, point)
         self._point = end
+
+    @asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
+        """Change something that no sync may be beside; what one that ended met counts."""
+        async with self._syncing, self._changing():
+            yield
 
     @asynccontextmanager
     async def _changing(self) -> AsyncIterator[None]:

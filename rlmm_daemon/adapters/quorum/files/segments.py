@@ -10,13 +10,14 @@ import struct
 from array import array
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from rlmm_daemon.adapters.quorum.files.layout import Layout, damaged
 from rlmm_daemon.codec import scan
 from rlmm_daemon.codec.batches import HEADER_BYTES, LENGTH_END
 from rlmm_daemon.codec.kraft.log_batches import BATCH_BYTES_MAX
+from rlmm_daemon.domain.errors import LogCorrupt
 from rlmm_daemon.ports import disk_writes
 from rlmm_daemon.ports.disk import Disk, DiskFile
 
@@ -25,7 +26,7 @@ SEGMENT_BYTES: Final = 64 * 1024 * 1024
 _INDEX_BYTES: Final = 4096
 #: What was written last is read again soon, by all followers.
 _RECENT_BYTES: Final = 1024 * 1024
-#: Base offset, length; and at the header's end the last offset's delta.
+#: Base offset, length; and behind the attributes the last offset's delta.
 _BEGIN: Final = struct.Struct(">qi")
 _DELTA: Final = struct.Struct(">i")
 _DELTA_AT: Final = 23
@@ -82,6 +83,7 @@ class Segments:
         disk: Disk,
         layout: Layout,
         segments: list[Segment],
+        newest: DiskFile,
         *,
         segment_bytes: int = SEGMENT_BYTES,
     ) -> None:
@@ -90,8 +92,12 @@ class Segments:
         self._layout = layout
         self._segments = segments
         self._segment_bytes = segment_bytes
-        self._file: DiskFile | None = None
-        self._syncing = asyncio.Lock()
+        #: Open to be written.
+        self._newest = newest
+        #: Of syncs, and of whatever changes which files there are.
+        self._changing = asyncio.Lock()
+        #: How often files were cut or removed: who read meanwhile reads again.
+        self._changes = 0
         self._lost_pages: OSError | None = None
         self._recent: deque[Recent] = deque()
         self._recent_bytes = 0
@@ -101,19 +107,13 @@ class Segments:
         """The offset behind the last record."""
         return self._segments[-1].end
 
-    @property
-    def bases(self) -> list[int]:
-        """The offsets that the files begin with."""
-        return [segment.base for segment in self._segments]
-
     async def append(self, end: int, data: bytes) -> None:
         """Write a batch behind the last one; it ends before offset `end`."""
         newest = self._segments[-1]
         if newest.size and newest.size + len(data) > self._segment_bytes:
             await self._roll()
             newest = self._segments[-1]
-        file = await self._newest()
-        await disk_writes.write_all(file, newest.size, data)
+        await disk_writes.write_all(self._newest, newest.size, data)
         self._recent.append(Recent(newest.end, end, data))
         self._recent_bytes += len(data)
         while self._recent_bytes > _RECENT_BYTES:
@@ -122,147 +122,190 @@ class Segments:
 
     async def sync(self) -> None:
         """Make everything durable that was written before the call."""
-        async with self._syncing:
+        async with self._changing:
             await self._sync_newest()
 
     async def cut(self, end: int) -> None:
         """Remove what stands at `end` or behind, durably, the newest first."""
-        async with self._syncing:
+        async with self._changing:
             self._forget_recent(end)
             while len(self._segments) > 1 and self._segments[-1].base >= end:
-                await self._close_newest()
-                gone = self._segments[-1]
-                await self._disk.remove(self._layout.segment(gone.base))
-                self._segments.pop()
+                await self._newest.close()
+                await self._disk.remove(self._layout.segment(self._segments[-1].base))
                 # One by one: of two removals a crash may keep the first only, which leaves a gap.
                 await self._disk.fsync_directory(self._layout.log)
+                self._segments.pop()
+                self._newest = await self._open_newest()
             newest = self._segments[-1]
-            position = await self._position(newest, end)
-            await disk_writes.cut(await self._newest(), position)
+            position = await self._position(self._newest, newest, end)
+            await disk_writes.cut(self._newest, position)
             newest.cut(end, position)
+            self._changes += 1
 
-    async def read(self, offset: int, end: int, bytes_max: int) -> bytes:
+    async def read(
+        self, offset: int, end: int, bytes_max: int, *, epochs: Sequence[tuple[int, int]]
+    ) -> bytes:
         """Return whole batches from the one that holds `offset`, all before `end`, at least one.
 
-        They end with their file at the latest.
+        They end with their file at the latest. Each has its epoch by `epochs`, which are ascending
+        (epoch, first offset).
 
         Raises:
             LogCorrupt: no valid batch is where one was written.
         """
-        if not self._segments[0].base <= offset < min(end, self.end):
-            return b""
-        if self._recent and offset >= self._recent[0].base:
-            return b"".join(_fitting(self._recent, offset, end, bytes_max))
-        at = bisect_right(self.bases, offset) - 1
-        segment = self._segments[at]
-        position = await self._position(segment, offset)
-        data = await self._pread(segment, position, max(bytes_max, HEADER_BYTES))
-        size = LENGTH_END + int(_BEGIN.unpack_from(data)[1])
-        if size > len(data):
-            data = await self._pread(segment, position, size)
-        base = _BEGIN.unpack_from(data)[0]
-        walked = scan.walk(data, base)
-        taken = 0
-        for batch in walked.found:
-            if batch.next_offset > end or (taken and batch.position + batch.size > bytes_max):
-                break
-            taken = batch.position + batch.size
-        if not taken:
-            reason = walked.reason or f"no batch before offset {end}"
-            raise damaged(self._layout.segment(segment.base), f"byte {position}: {reason}")
-        return data[:taken]
+        while self._segments[0].base <= offset < min(end, self.end):
+            if self._recent and offset >= self._recent[0].base:
+                return b"".join(_fitting(self._recent, offset, end, bytes_max))
+            changes = self._changes
+            try:
+                return await self._read(offset, end, bytes_max, epochs)
+            except (OSError, LogCorrupt):
+                async with self._changing:
+                    if changes == self._changes:
+                        raise
+        return b""
 
     async def ends_at(self, end: int) -> bool:
         """Whether a batch ends before this offset, or the log does."""
-        if end == self.end or end in self.bases:
+        segment = self._holding(end)
+        if end in (self.end, segment.base):
             return True
-        segment = self._segments[bisect_right(self.bases, end) - 1]
-        position = await self._position(segment, end)
-        header = await self._pread(segment, position, HEADER_BYTES)
-        return bool(_BEGIN.unpack_from(header)[0] == end)
+        file = await self._disk.open(self._layout.segment(segment.base))
+        try:
+            position = await self._position(file, segment, end)
+            return bool(_BEGIN.unpack(await file.pread(position, _BEGIN.size))[0] == end)
+        finally:
+            await file.close()
 
     async def drop_before(self, start: int) -> None:
         """Remove the files that end before this offset; those that a crash keeps go at an open."""
-        gone = [each for each in self._segments[:-1] if each.end <= start]
-        for segment in gone:
-            await self._disk.remove(self._layout.segment(segment.base))
-            self._segments.remove(segment)
+        async with self._changing:
+            for segment in [each for each in self._segments[:-1] if each.end <= start]:
+                await self._disk.remove(self._layout.segment(segment.base))
+                self._segments.remove(segment)
+            self._changes += 1
 
-    async def replace(self, start: int) -> None:
-        """Go on with one empty file, which is on the disk: the others are gone."""
-        await self.close()
-        self._segments = [Segment(start)]
-        self._forget_recent(0)
+    async def replace(self, start: int, install: Callable[[], Awaitable[None]]) -> None:
+        """Have all files replaced by one empty one; `install` does so on the disk."""
+        async with self._changing:
+            await self._newest.close()
+            await install()
+            self._segments = [Segment(start)]
+            self._forget_recent(0)
+            self._newest = await self._open_newest()
+            self._changes += 1
 
     async def close(self) -> None:
         """Give the descriptor back; nothing is synced."""
-        async with self._syncing:
-            await self._close_newest()
+        async with self._changing:
+            await self._newest.close()
 
-    async def _close_newest(self) -> None:
-        file, self._file = self._file, None
-        if file is not None:
-            await file.close()
-
-    async def _newest(self) -> DiskFile:
-        if self._file is None:
-            path = self._layout.segment(self._segments[-1].base)
-            self._file = await self._disk.open(path, write=True)
-        return self._file
+    async def _open_newest(self) -> DiskFile:
+        path = self._layout.segment(self._segments[-1].base)
+        return await self._disk.open(path, write=True)
 
     async def _sync_newest(self) -> None:
         """Sync, unless a sync failed before: the pages that it lost look clean since."""
         if self._lost_pages is not None:
             raise OSError(errno.EIO, f"an earlier sync failed: {self._lost_pages}")
-        file = await self._newest()
         try:
-            await file.fdatasync()
+            await self._newest.fdatasync()
         except OSError as error:
             self._lost_pages = error
             raise
 
     async def _roll(self) -> None:
-        async with self._syncing:
+        async with self._changing:
             await self._sync_newest()
             await make_segment(self._disk, self._layout, self.end)
-            await self._close_newest()
+            await self._newest.close()
             self._segments.append(Segment(self.end))
+            self._newest = await self._open_newest()
 
-    async def _position(self, segment: Segment, offset: int) -> int:
+    def _holding(self, offset: int) -> Segment:
+        at = bisect_right(self._segments, offset, key=_base_of) - 1
+        return self._segments[at]
+
+    async def _read(
+        self, offset: int, end: int, bytes_max: int, epochs: Sequence[tuple[int, int]]
+    ) -> bytes:
+        segment = self._holding(offset)
+        path = self._layout.segment(segment.base)
+        file = await self._disk.open(path)
+        try:
+            position = await self._position(file, segment, offset)
+            left = segment.size - position
+            data = await file.pread(position, min(max(bytes_max, HEADER_BYTES), left))
+            size = _size_of(data)
+            if len(data) < size <= left:
+                data = await file.pread(position, size)
+        finally:
+            await file.close()
+        walked = scan.walk(data, _BEGIN.unpack_from(data)[0] if size else offset)
+        reason = walked.reason
+        if walked.found and not walked.found[0].base_offset <= offset < walked.found[0].next_offset:
+            reason = f"it begins with offset {walked.found[0].base_offset}, and {offset} was there"
+        elif taken := _taken(walked.found, end, bytes_max, epochs):
+            return data[:taken]
+        raise damaged(path, f"byte {position}: {reason or 'not the epoch that was written'}")
+
+    async def _position(self, file: DiskFile, segment: Segment, offset: int) -> int:
         """Return where the batch stands that holds an offset, or where the file's end is."""
         if offset == segment.end:
             return segment.size
         base, position = segment.before(offset)
         if base == offset:
             return position
-        data = await self._pread(segment, position, segment.behind(offset) - position)
+        data = await file.pread(position, segment.behind(offset) - position)
         at = 0
         while at + HEADER_BYTES <= len(data):
-            found, length = _BEGIN.unpack_from(data, at)
-            after = found + int(_DELTA.unpack_from(data, at + _DELTA_AT)[0]) + 1
-            if found != base or not HEADER_BYTES <= LENGTH_END + length <= BATCH_BYTES_MAX:
+            after = int.from_bytes(data[at : at + 8], "big") + 1
+            after += int(_DELTA.unpack_from(data, at + _DELTA_AT)[0])
+            size = _size_of(data[at:])
+            if data[at : at + 8] != base.to_bytes(8, "big") or not size or after <= base:
                 break
             if offset < after:
                 return position + at
-            base, at = after, at + LENGTH_END + int(length)
+            base, at = after, at + size
         raise damaged(
             self._layout.segment(segment.base),
             f"byte {position + at}: no batch with offset {base}, where one was written",
         )
 
-    async def _pread(self, segment: Segment, position: int, length: int) -> bytes:
-        length = min(length, segment.size - position)
-        if segment is self._segments[-1]:
-            return await (await self._newest()).pread(position, length)
-        file = await self._disk.open(self._layout.segment(segment.base))
-        try:
-            return await file.pread(position, length)
-        finally:
-            await file.close()
-
     def _forget_recent(self, end: int) -> None:
         while self._recent and self._recent[-1].end > end:
             self._recent_bytes -= len(self._recent.pop().data)
+
+
+def _base_of(segment: Segment) -> int:
+    return segment.base
+
+
+def _size_of(data: bytes) -> int:
+    """Return the size that a batch claims; 0 where it can't have it."""
+    if len(data) < _BEGIN.size:
+        return 0
+    size = LENGTH_END + int(_BEGIN.unpack_from(data)[1])
+    return size if HEADER_BYTES <= size <= BATCH_BYTES_MAX else 0
+
+
+def _taken(
+    found: Sequence[scan.FoundBatch], end: int, bytes_max: int, epochs: Sequence[tuple[int, int]]
+) -> int:
+    """Return how many bytes of these batches are taken: before `end`, each of its epoch."""
+    taken = 0
+    for batch in found:
+        if batch.next_offset > end or (taken and batch.position + batch.size > bytes_max):
+            break
+        at = bisect_right(epochs, batch.base_offset, key=_start_of) - 1
+        if at < 0 or epochs[at][0] != batch.leader_epoch:
+            break
+        taken = batch.position + batch.size
+    return taken
+
+
+def _start_of(entry: tuple[int, int]) -> int:
+    return entry[1]
 
 
 def _fitting(recent: deque[Recent], offset: int, end: int, bytes_max: int) -> Iterator[bytes]:

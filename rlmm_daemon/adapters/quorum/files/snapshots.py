@@ -6,7 +6,12 @@ first, so that a start after a crash goes on with it.
 
 from collections.abc import Iterable
 
-from rlmm_daemon.adapters.quorum.files.layout import Layout, damaged, names
+from rlmm_daemon.adapters.quorum.files.layout import (
+    INSTALLING_SUFFIX,
+    Layout,
+    damaged,
+    names,
+)
 from rlmm_daemon.adapters.quorum.files.segments import make_segment
 from rlmm_daemon.codec.kraft import checkpoint, line_checkpoint, small_files
 from rlmm_daemon.codec.kraft.checkpoint import Checkpoint
@@ -150,7 +155,7 @@ async def install(disk: Disk, layout: Layout, point: LogPoint) -> None:
         await _read(disk, path, point)
     except LogCorrupt as error:
         raise damaged(path, error.message) from error
-    await _clear(disk, layout)
+    await _clear(disk, layout, but=path)
     await make_segment(disk, layout, point.end)
     await disk.write_atomically(layout.epochs, line_checkpoint.encode(()))
     for where in (layout.recovery_point, layout.log_start):
@@ -159,11 +164,12 @@ async def install(disk: Disk, layout: Layout, point: LogPoint) -> None:
     await disk.fsync_directory(layout.log)
 
 
-async def _clear(disk: Disk, layout: Layout) -> None:
-    """Remove the log and all other snapshots."""
+async def _clear(disk: Disk, layout: Layout, *, but: str) -> None:
+    """Remove the log and all snapshots but one, such too as were to take the log's place before."""
     for name in sorted(await disk.list(layout.log)):
-        if name.endswith((".log", checkpoint.SUFFIX)):
-            await disk.remove(f"{layout.log}/{name}")
+        path = f"{layout.log}/{name}"
+        if path != but and name.endswith((".log", checkpoint.SUFFIX, INSTALLING_SUFFIX)):
+            await disk.remove(path)
 
 
 async def _read(disk: Disk, path: str, point: LogPoint) -> Checkpoint:
