@@ -88,9 +88,11 @@ class Service:
 
     def _describe(self, message: Message) -> Message:
         replica = self._node.replica
+        # Of several, each would be told of all replicas: Kafka knows none of them then.
+        alone = len(message["Topics"]) == 1 and len(message["Topics"][0]["Partitions"]) == 1
         topics = []
         for topic in message["Topics"]:
-            known = topic["TopicName"] in (self._group.topic, _KAFKAS_TOPIC)
+            known = alone and topic["TopicName"] in (self._group.topic, _KAFKAS_TOPIC)
             partitions = [
                 self._partition(replica, each["PartitionIndex"], known=known)
                 for each in topic["Partitions"]

@@ -1,5 +1,7 @@
 """Answers that take bytes from the files: records of the log, and pieces of snapshots."""
 
+from typing import Final
+
 import msgspec
 
 from rlmm_daemon.adapters.quorum.files.replica_files import ReplicaFiles
@@ -8,6 +10,9 @@ from rlmm_daemon.core.raft import inputs
 from rlmm_daemon.core.raft.log_facts import Batch
 from rlmm_daemon.core.raft.messages import Answer, Code, FetchAnswer, FetchSnapshotAnswer
 from rlmm_daemon.domain.errors import SnapshotGone
+
+#: No file system has a file of that size, and no call takes such a position.
+_POSITION_MAX: Final = (1 << 62) - 1
 
 
 async def with_records(files: ReplicaFiles, answer: Answer, offset: int, end: int) -> Answer:
@@ -26,6 +31,8 @@ async def with_records(files: ReplicaFiles, answer: Answer, offset: int, end: in
 async def with_piece(files: ReplicaFiles, answer: Answer, effect: inputs.ReplySnapshot) -> Answer:
     """Return an answer with a piece of a snapshot, or that it is gone, or ends before there."""
     assert isinstance(answer, FetchSnapshotAnswer), "a piece answers a snapshot's fetch"
+    if effect.position > _POSITION_MAX:
+        return msgspec.structs.replace(answer, error=Code.POSITION_OUT_OF_RANGE)
     try:
         size, piece = await files.read_piece(effect.snapshot, effect.position, SNAPSHOT_BYTES_MAX)
     except SnapshotGone:

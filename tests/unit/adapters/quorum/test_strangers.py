@@ -9,9 +9,11 @@ import asyncio
 import msgspec
 import pytest
 
-from rlmm_daemon.adapters.quorum.handshake import Plain
-from rlmm_daemon.adapters.quorum.links import Links
+from rlmm_daemon.adapters.quorum.handshake import Plain, dialed
+from rlmm_daemon.adapters.quorum.links import Link, Links
+from rlmm_daemon.codec.kraft import apis
 from rlmm_daemon.core.raft.elections import EPOCH_STEP_MAX
+from rlmm_daemon.core.raft.inputs import SnapshotMade
 from rlmm_daemon.core.raft.log_facts import LogPoint
 from rlmm_daemon.core.raft.messages import (
     Answer,
@@ -23,7 +25,7 @@ from rlmm_daemon.core.raft.messages import (
     Request,
     VoteRequest,
 )
-from tests.unit.adapters.quorum.three import GROUP, Three, key, quorum
+from tests.unit.adapters.quorum.three import GROUP, TOPIC, Three, key, quorum
 
 FAR = 2**31 - 1
 
@@ -146,3 +148,37 @@ async def test_a_claim_beyond_the_leaders_end_commits_nothing(tmp_path):
         assert three.facts().high_watermark == before.high_watermark
         async with asyncio.timeout(30):
             assert await three.submit() > 0
+
+
+@pytest.mark.parametrize("position", [2**63 - 1, 2**62, 2**48 + 1, 10_000])
+async def test_a_position_behind_every_disk_ends_no_replica(tmp_path, position):
+    """A system refuses to read there, which is no failure of the disk."""
+    async with quorum(tmp_path, count=1) as three:
+        await three.submit()
+        await three.settled()
+        node = three.nodes[1]
+        point = three.replica(1).log.last
+        await node._files.make_snapshot(point, [(None, b"value")])
+        node.snapshot_made(SnapshotMade(point))
+        fetch = FetchSnapshotRequest(
+            epoch=point.epoch, replica=key(2), snapshot=point, position=position
+        )
+        answer = await ask(three, 1, fetch)
+        assert answer.error == Code.POSITION_OUT_OF_RANGE
+        assert await three.submit() > 0
+
+
+async def test_who_asks_for_a_quorum_many_times_is_told_of_none(tmp_path):
+    """Else a small request would have an answer of many megabytes."""
+    async with quorum(tmp_path, count=1) as three:
+        await three.settled()
+        many = {"TopicName": TOPIC, "Partitions": ({"PartitionIndex": 0},) * 5_000}
+        stream = await dialed(three.endpoints[1])
+        link = Link(stream)
+        await link.greet()
+        api = apis.DESCRIBE_QUORUM
+        body = await link.exchange(api, api.last, {"Topics": (many,)})
+        link.close()
+        (topic,) = api.read_answer(api.last, body)["Topics"]
+        assert {each["ErrorCode"] for each in topic["Partitions"]} == {3}
+        assert [each["CurrentVoters"] for each in topic["Partitions"]] == [()] * 5_000
