@@ -5,6 +5,7 @@ loopback only.
 """
 
 import asyncio
+import contextlib
 import ipaddress
 import socket
 import ssl
@@ -69,7 +70,7 @@ class Acceptor(Protocol):
         """
 
     async def accept(self, connection: socket.socket) -> Stream:
-        """Return the stream, once the other end has proved who it is; else it is closed.
+        """Return the stream, once the other end has proved who it is; the caller closes both.
 
         Raises:
             Unproven: it did not.
@@ -136,21 +137,29 @@ async def accepted(
 ) -> Stream:
     """Return the stream of a connection that a listener took; with `tls`, its server's end.
 
-    On an error, or when cancelled, the connection is closed.
+    The caller closes the connection afterwards, whatever came of it.
     """
     reader = asyncio.StreamReader(limit=_BUFFER_BYTES)
     protocol = asyncio.StreamReaderProtocol(reader)
     loop = asyncio.get_running_loop()
-    try:
-        # Over a stream that exists, start_tls() would lose what came before it.
-        transport, _ = await loop.connect_accepted_socket(
+    # Over a stream that exists, start_tls() would lose what came before it.
+    opening = loop.create_task(
+        loop.connect_accepted_socket(
             lambda: protocol,
             connection,
             ssl=tls,
             ssl_handshake_timeout=None if tls is None else seconds,
         )
-    except BaseException:
-        connection.close()
+    )
+    try:
+        transport, _ = await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        # Cancelled before its first word, asyncio would leave the transport open and unknown.
+        with contextlib.suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+        await asyncio.wait({opening})
+        if opening.exception() is None:
+            opening.result()[0].abort()
         raise
     return Stream(reader, _writer(transport, protocol, reader))
 
@@ -158,14 +167,22 @@ async def accepted(
 async def dialed(
     endpoint: Endpoint, tls: ssl.SSLContext | None = None, *, seconds: float = _HANDSHAKE_SECONDS
 ) -> Stream:
-    """Return a connection to an address; with `tls`, the client's end."""
-    reader, writer = await asyncio.open_connection(
-        endpoint.host,
-        endpoint.port,
-        limit=_BUFFER_BYTES,
-        ssl=tls,
-        ssl_handshake_timeout=None if tls is None else seconds,
-    )
+    """Return a connection to an address; with `tls`, the client's end.
+
+    Raises:
+        Malformed: it is none, whoever told it.
+        OSError: nobody is there.
+    """
+    try:
+        reader, writer = await asyncio.open_connection(
+            endpoint.host,
+            endpoint.port,
+            limit=_BUFFER_BYTES,
+            ssl=tls,
+            ssl_handshake_timeout=None if tls is None else seconds,
+        )
+    except (ValueError, OverflowError) as error:  # a name that no resolver takes, or its port
+        raise Malformed(f"{endpoint.host[:200]!r}, port {endpoint.port} is no address") from error
     return Stream(reader, writer)
 
 

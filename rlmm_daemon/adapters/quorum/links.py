@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeVar
 
+import structlog
+
 from rlmm_daemon.adapters.quorum import wire, wire_answers
 from rlmm_daemon.adapters.quorum.handshake import Dialer, Stream, Unproven
 from rlmm_daemon.adapters.quorum.wire import Group
@@ -25,6 +27,8 @@ from rlmm_daemon.core.raft.messages import (
 )
 from rlmm_daemon.core.raft.voters import Endpoint
 from rlmm_daemon.domain.errors import ConfigError, LogCorrupt, Malformed
+
+_log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -180,6 +184,10 @@ class Links:
             raise Unreachable(f"{at.host}:{at.port}: {error}", unproven=True) from error
         except (OSError, EOFError, Malformed, LogCorrupt, ConfigError) as error:
             raise Unreachable(f"{at.host}:{at.port}: {error}") from error
+        except Exception as error:
+            # Whoever waits for an answer that never comes asks nobody else.
+            _log.exception("a request to a replica met a defect", replica=to)
+            raise Unreachable(f"{at.host}:{at.port}: a defect here: {error!r}") from error
 
     async def _on(self, link: Link, place: _Place, exchange: Callable[[Link], Awaitable[T]]) -> T:
         try:

@@ -68,7 +68,8 @@ class Listener:
         self._limits = limits
         self._handle: Handle | None = None
         self._socket: socket.socket | None = None
-        self._accepting: asyncio.Task[None] | None = None
+        #: It is tried again then.
+        self._paused: asyncio.TimerHandle | None = None
         #: All of them.
         self._connections: set[asyncio.Task[None]] = set()
         #: Those without a first request, and those without a request now; the oldest first.
@@ -94,36 +95,59 @@ class Listener:
 
     async def serve(self, handle: Handle) -> None:
         """Accept and answer from now on."""
-        assert self._socket is not None, "an address is taken first"
         self._handle = handle
-        self._accepting = asyncio.get_running_loop().create_task(self._accept(self._socket))
+        self._accept_again()
 
     async def close(self) -> None:
         """Accept no more, and end what is connected."""
-        tasks = {*self._connections, *([self._accepting] if self._accepting else [])}
-        for task in tasks:
+        self._stop_accepting()
+        if self._paused is not None:
+            self._paused.cancel()
+        for task in self._connections:
             task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        if self._connections:
+            await asyncio.wait(self._connections)
         if self._socket is not None:
             self._socket.close()
 
-    async def _accept(self, listening: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
+    def _accept_again(self) -> None:
+        assert self._socket is not None, "an address is taken first"
+        self._paused = None
+        asyncio.get_running_loop().add_reader(self._socket, self._accept, self._socket)
+
+    def _stop_accepting(self) -> None:
+        if self._socket is not None and self._handle is not None:
+            asyncio.get_running_loop().remove_reader(self._socket)
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(_BACKLOG):
             try:
-                connection, _ = await loop.sock_accept(listening)
+                connection, _ = listening.accept()
+            except BlockingIOError:
+                return
             except OSError as error:
                 self._refusals.warning("a quorum's listener can't accept", error=str(error))
-                await asyncio.sleep(_PAUSE_SECONDS)
-                continue
-            if len(self._newcomers) >= self._limits.newcomers:
-                self._end_oldest(self._newcomers)
-            task = loop.create_task(self._connected(connection))
-            self._connections.add(task)
-            self._newcomers[task] = None
-            task.add_done_callback(partial(_close, connection))
-            await asyncio.sleep(0)
+                self._stop_accepting()
+                loop = asyncio.get_running_loop()
+                self._paused = loop.call_later(_PAUSE_SECONDS, self._accept_again)
+                return
+            self._take(connection)
+
+    def _take(self, connection: socket.socket) -> None:
+        connection.setblocking(False)  # noqa: FBT003 - its only form
+        if len(self._newcomers) >= self._limits.newcomers:
+            self._end_oldest(self._newcomers)
+        task = asyncio.get_running_loop().create_task(self._connected(connection))
+        self._connections.add(task)
+        self._newcomers[task] = None
+        task.add_done_callback(partial(self._ended, connection))
+
+    def _ended(self, connection: socket.socket, task: asyncio.Task[None]) -> None:
+        """Forget a connection, also one that was cancelled before its first step."""
+        self._connections.discard(task)
+        self._newcomers.pop(task, None)
+        self._idle.pop(task, None)
+        connection.close()
 
     def _end_oldest(self, tasks: dict[asyncio.Task[None], None]) -> None:
         oldest = next(iter(tasks))
@@ -151,9 +175,6 @@ class Listener:
         except Exception:  # noqa: BLE001 - nobody else is to notice
             _log.exception("a quorum connection met a defect, and is closed", peer=peer)
         finally:
-            self._connections.discard(task)
-            self._newcomers.pop(task, None)
-            self._idle.pop(task, None)
             if stream is not None:
                 stream.abort()
 
@@ -221,11 +242,6 @@ def spoken_here() -> Message:
         ),
         "SupportedFeatures": ({"Name": "kraft.version", "MinVersion": 0, "MaxVersion": 1},),
     }
-
-
-def _close(connection: socket.socket, _: asyncio.Task[None]) -> None:
-    """Close what a task, cancelled before its first step, left open."""
-    connection.close()
 
 
 def _name(connection: socket.socket) -> str:

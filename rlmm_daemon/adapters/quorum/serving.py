@@ -12,7 +12,7 @@ from rlmm_daemon.core.raft.messages import Answer, Code, FetchAnswer, FetchSnaps
 from rlmm_daemon.domain.errors import SnapshotGone
 
 #: No file system has a file of that size, and no call takes such a position.
-_POSITION_MAX: Final = (1 << 62) - 1
+_POSITION_MAX: Final = 1 << 48
 
 
 async def with_records(files: ReplicaFiles, answer: Answer, offset: int, end: int) -> Answer:

@@ -81,11 +81,7 @@ class MutualTls:
 
     async def accept(self, connection: socket.socket) -> Stream:
         """Return the stream of a member of this quorum; errors as of `Acceptor`."""
-        try:
-            contexts = await self._current()
-        except BaseException:
-            connection.close()
-            raise
+        contexts = await self._current()
         stream = await handshake.accepted(
             connection, contexts.server, seconds=self._options.handshake_seconds
         )

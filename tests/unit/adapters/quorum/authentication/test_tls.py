@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import gc
 import shutil
+import socket
 import ssl
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 import structlog
 
 from rlmm_daemon.adapters.quorum.authentication.principals import Principal
-from rlmm_daemon.adapters.quorum.authentication.tls import MutualTls, TlsOptions
+from rlmm_daemon.adapters.quorum.authentication.tls import MutualTls
 from rlmm_daemon.adapters.quorum.client import QuorumClient
 from rlmm_daemon.adapters.quorum.handshake import Plain, dialed
 from rlmm_daemon.adapters.quorum.links import Links, Unreachable
@@ -29,45 +31,15 @@ from rlmm_daemon.core.raft.messages import (
 from rlmm_daemon.core.raft.voters import Endpoint
 from rlmm_daemon.domain.errors import ConfigError, InvalidArgument
 from rlmm_daemon.domain.secret import Secret
-from tests.unit.adapters.quorum.certificates import OTHER_CLUSTER, Authority, openssl
+from tests.unit.adapters.quorum.authentication.members import Files, Members
+from tests.unit.adapters.quorum.certificates import OTHER_CLUSTER, openssl
 from tests.unit.adapters.quorum.three import CLUSTER, GROUP, SECONDS, Three, key, quorum
-
-Files = tuple[Path, Path]
 
 
 @pytest.fixture(scope="session")
 def keys(tmp_path_factory):
     """The quorum's authority, and its members' files."""
-    return Keys(tmp_path_factory.mktemp("keys"))
-
-
-class Keys:
-    def __init__(self, directory: Path) -> None:
-        self.ours = Authority(directory / "ours")
-        self.theirs = Authority(directory / "theirs")
-        self.nodes = {node_id: self.ours.sign(f"{node_id}") for node_id in (1, 2, 3, 9)}
-        self.alice = self.ours.sign("operator/alice")
-        self.bob = self.ours.sign("operator/bob")
-        self.expired = self.ours.sign("1", expired=True)
-
-    def options(self, files: Files, **more) -> TlsOptions:
-        return TlsOptions(
-            **{
-                "cluster_id": CLUSTER,
-                "ca_file": str(self.ours.ca),
-                "certificate_file": str(files[0]),
-                "key_file": str(files[1]),
-                "voter_changers": frozenset({"alice"}),
-            }
-            | more
-        )
-
-    def tls(self, files: Files, **more) -> MutualTls:
-        return MutualTls(self.options(files, **more))
-
-    def side(self, node_id: int) -> tuple[MutualTls, MutualTls]:
-        tls = self.tls(self.nodes[node_id], member=Principal(node=node_id))
-        return tls, tls
+    return Members(tmp_path_factory.mktemp("keys"))
 
 
 async def ask(three: Three, to: int, request: Request, dialer) -> Answer:
@@ -151,7 +123,7 @@ async def test_strangers_are_not_even_heard(tmp_path, keys, stranger):
 class Stranger:
     """Dials as our own dialer never would."""
 
-    def __init__(self, keys: Keys, kind: str) -> None:
+    def __init__(self, keys: Members, kind: str) -> None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
@@ -457,3 +429,15 @@ async def test_nobody_speaks_plaintext_to_tls_or_tls_to_plaintext(keys):
         await taken_as(keys.tls(keys.nodes[1]), Plain())
     with pytest.raises(Unreachable):
         await taken_as(Plain(), keys.tls(keys.nodes[1]))
+
+
+async def test_a_listener_that_ends_leaves_no_handshake_behind(keys):
+    """At whatever step of it: a transport that is left open would be warned of here."""
+    for steps in range(6):
+        async with serving(keys.tls(keys.nodes[1])) as at:
+            silent = [socket.create_connection((at.host, at.port)) for _ in range(3)]
+            for _ in range(steps):
+                await asyncio.sleep(0)
+        for each in silent:
+            each.close()
+        gc.collect()
