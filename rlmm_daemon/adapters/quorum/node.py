@@ -13,12 +13,11 @@ from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
-import structlog
 
 from rlmm_daemon.adapters.quorum.asking import Asking
 from rlmm_daemon.adapters.quorum.files.replica_files import ReplicaFiles
 from rlmm_daemon.adapters.quorum.links import Links
-from rlmm_daemon.adapters.quorum.rare_log import RareLog
+from rlmm_daemon.adapters.quorum.notices import Notices
 from rlmm_daemon.adapters.quorum.serving import with_piece, with_records
 from rlmm_daemon.adapters.quorum.submitting import Record, Submissions
 from rlmm_daemon.adapters.quorum.work import Work
@@ -47,8 +46,6 @@ _INBOX_MAX: Final = 4096
 #: What a leader says to go takes no longer than that, whoever answers.
 _GOOD_BYE_SECONDS: Final = 0.5
 _LOOK_SECONDS: Final = 0.005
-
-_log = structlog.get_logger(__name__)
 
 
 class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,8 +89,8 @@ class Node:
         self.on_change: list[Callable[[Replica], None]] = []
         #: Counted since the start, by kind.
         self.alarms: dict[str, int] = {}
-        self._warnings = RareLog(_log)
-        self._asking = Asking(links, options.bootstrap, self._take, self._alarm)
+        self._notices = Notices(self.alarms)
+        self._asking = Asking(links, options.bootstrap, self._take, self._notices)
 
     @property
     def replica(self) -> Replica:
@@ -318,16 +315,11 @@ class Node:
                 for call in self.on_commit:
                     call(end)
             case inputs.Alarm(kind=kind, message=message):
-                self._alarm(kind, message)
+                self._notices.alarm(kind, message)
             case inputs.Fail(message=message):
                 raise StorageUnavailable(message, retry=False)
             case _:
                 raise AssertionError(effect)
-
-    def _alarm(self, kind: str, message: str) -> None:
-        """Count what no healthy quorum does, and log it now and then: others cause it at will."""
-        self.alarms[kind] = self.alarms.get(kind, 0) + 1
-        self._warnings.warning("a quorum is not in health", about=kind, kind=kind, what=message)
 
     async def _write(self, batch: Batch, token: int | None) -> None:
         if token is not None:
