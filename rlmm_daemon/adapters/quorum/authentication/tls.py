@@ -4,16 +4,14 @@ Host names mean nothing here: a replica may move, and stays itself. Files are re
 changed; connections that are open keep what they had.
 """
 
-import asyncio
 import socket
 import ssl
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from functools import partial
 from typing import Any, Final
 
 import msgspec
-import structlog
 
 from rlmm_daemon.adapters.quorum import handshake
 from rlmm_daemon.adapters.quorum.authentication.principals import (
@@ -21,19 +19,19 @@ from rlmm_daemon.adapters.quorum.authentication.principals import (
     Principal,
     read_uris,
 )
+from rlmm_daemon.adapters.quorum.authentication.watched import Watched
 from rlmm_daemon.adapters.quorum.handshake import Stream, Unproven
+from rlmm_daemon.core.raft.inputs import Peer
 from rlmm_daemon.core.raft.voters import Endpoint
 from rlmm_daemon.domain.errors import ConfigError
 from rlmm_daemon.domain.secret import Secret
 
-#: Files are looked at no more often.
-_LOOK_SECONDS: Final = 1.0
 #: Flights of a handshake with itself; TLS 1.3 takes three.
 _FLIGHTS_MAX: Final = 10
 
-_log = structlog.get_logger(__name__)
 
-_Signature = tuple[tuple[int, ...], ...]
+#: Whoever has proven nothing yet.
+_NOBODY: Final = Peer(may_vote=False, may_change_voters=False)
 
 
 class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,14 +40,17 @@ class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
     cluster_id: str
     #: PEM, of the only authority of this quorum; while it is replaced, of both.
     ca_file: str
-    #: PEM, with intermediate authorities behind it.
-    certificate_file: str
-    key_file: str
+    #: PEM, with intermediate authorities behind it; None: of one that only dials, where SASL
+    #: proves who it is.
+    certificate_file: str | None
+    key_file: str | None
     key_password: Secret | None = None
     #: The name that its certificate has to have; None: any of this cluster.
     member: Principal | None = None
     #: Names of operators that may add and remove voters.
     voter_changers: frozenset[str] = frozenset()
+    #: False: clients prove themselves by SASL, on top; without it, they may do nothing.
+    asks_clients: bool = True
     handshake_seconds: float = 5.0
 
 
@@ -70,21 +71,23 @@ class MutualTls:
             ConfigError: they can't be read, or don't prove what they have to.
         """
         self._options = options
-        self._now = now
-        self._seen = _signature(options)
-        self._looked_at = now()
-        self._looking = asyncio.Lock()
-        self._contexts = _load(options)
+        paths = (options.ca_file, options.certificate_file, options.key_file)
+        named = tuple(path for path in paths if path is not None)
+        self._contexts = Watched(named, partial(_load, options), now)
 
     def check(self, host: str) -> None:
-        """Any address will do."""
+        """Any address will do; ConfigError: there is no certificate to show there."""
+        if self._options.certificate_file is None:
+            raise ConfigError(f"{host}: a listener of a quorum needs a certificate")
 
     async def accept(self, connection: socket.socket) -> Stream:
         """Return the stream of a member of this quorum; errors as of `Acceptor`."""
-        contexts = await self._current()
+        contexts = await self._contexts.current()
         stream = await handshake.accepted(
             connection, contexts.server, seconds=self._options.handshake_seconds
         )
+        if not self._options.asks_clients:
+            return msgspec.structs.replace(stream, peer=_NOBODY)
         try:
             peer = self._principal(stream).peer(self._options.voter_changers)
         except Unproven:
@@ -94,7 +97,7 @@ class MutualTls:
 
     async def dial(self, endpoint: Endpoint, expected: int | None = None) -> Stream:
         """Connect to a node of this quorum, and prove who this is; errors as of `Dialer`."""
-        contexts = await self._current()
+        contexts = await self._contexts.current()
         stream = await handshake.dialed(
             endpoint, contexts.client, seconds=self._options.handshake_seconds
         )
@@ -113,52 +116,16 @@ class MutualTls:
         tls = stream.writer.get_extra_info("ssl_object")
         return _principal(tls.getpeercert(), self._options.cluster_id)
 
-    # Files that change.
-
-    async def _current(self) -> _Contexts:
-        """Return the settings of the newest files that hold; one looks, others don't wait."""
-        if self._now() - self._looked_at >= _LOOK_SECONDS and not self._looking.locked():
-            async with self._looking:
-                self._looked_at = self._now()
-                await self._look()
-        return self._contexts
-
-    async def _look(self) -> None:
-        try:
-            seen = await asyncio.to_thread(_signature, self._options)
-            if seen == self._seen:
-                return
-            self._seen = seen
-            self._contexts = await asyncio.to_thread(_load, self._options)
-        except ConfigError as error:
-            _log.warning(
-                "new certificates of a quorum don't hold; the old ones stay", why=error.message
-            )
-        else:
-            _log.info(
-                "certificates of a quorum were read again",
-                certificate=self._options.certificate_file,
-            )
-
-
-def _signature(options: TlsOptions) -> _Signature:
-    """Return what changes with the files; those that are absent have none."""
-    found: list[tuple[int, ...]] = []
-    for path in (options.ca_file, options.certificate_file, options.key_file):
-        try:
-            status = Path(path).stat()
-        except OSError:
-            found.append(())
-        else:
-            found.append((status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
-    return tuple(found)
-
 
 def _load(options: TlsOptions) -> _Contexts:
     """Return settings that hold: with them, this member would take itself for what it is."""
     server = _context(options, ssl.PROTOCOL_TLS_SERVER)
     server.num_tickets = 0  # nobody resumes, so that each handshake proves anew
+    if not options.asks_clients:
+        server.verify_mode = ssl.CERT_NONE
     contexts = _Contexts(server, _context(options, ssl.PROTOCOL_TLS_CLIENT))
+    if options.certificate_file is None:
+        return contexts
     try:
         own = _greet_itself(contexts)
     except ssl.SSLError as error:
@@ -184,6 +151,8 @@ def _context(options: TlsOptions, side: int) -> ssl.SSLContext:
         context.load_verify_locations(cafile=options.ca_file)
     except OSError as error:
         raise ConfigError(f"{options.ca_file}: {_why(error)}") from None
+    if options.certificate_file is None:
+        return context
     phrase = options.key_password
     try:
         context.load_cert_chain(
