@@ -291,6 +291,11 @@ class QuorumHarness:
             self.tokens += 1
             self._happen(self.processes[int(number)], Submitted(self.tokens, 1, payload))
 
+    def do_read(self, number: str) -> None:
+        """Ask how far the log is committed."""
+        self.tokens += 1
+        self._happen(self.processes[int(number)], inputs.ReadAsked(self.tokens))
+
     def do_add(self, number: str, who: str, *, reachable: str = "yes") -> None:
         """Ask a replica to count one more."""
         self._reachable = reachable == "yes"
@@ -445,6 +450,10 @@ class QuorumHarness:
                 self.say(f"{me} accepts offset {base}")
             case inputs.Refuse(leader=leader):
                 self.say(f"{me} refuses, leader {leader}")
+            case inputs.ReadAt(token=token, end=end):
+                self.say(f"{me} answers read {token} at {end}")
+            case inputs.ReadRefused(token=token, leader=leader):
+                self.say(f"{me} refuses read {token}, leader {leader}")
             case inputs.Commit(end=end):
                 self.say(f"{me} commits {end}")
             case inputs.Alarm(kind=kind, message=message):

@@ -18,6 +18,7 @@ from rlmm_daemon.adapters.quorum.asking import Asking
 from rlmm_daemon.adapters.quorum.files.replica_files import ReplicaFiles
 from rlmm_daemon.adapters.quorum.links import Links
 from rlmm_daemon.adapters.quorum.notices import Notices
+from rlmm_daemon.adapters.quorum.reads import Reads
 from rlmm_daemon.adapters.quorum.serving import with_piece, with_records
 from rlmm_daemon.adapters.quorum.submitting import Record, Submissions
 from rlmm_daemon.adapters.quorum.work import Work
@@ -83,6 +84,7 @@ class Node:
         #: There is a replica.
         self.started = asyncio.Event()
         self.submissions = Submissions()
+        self._reads = Reads()
         #: Called with each new end of what is committed.
         self.on_commit: list[Callable[[int], None]] = [self.submissions.committed]
         #: Called when role, epoch, leader or voters are others than before.
@@ -123,6 +125,20 @@ class Node:
         """
         waiting = self.submissions.add(records)
         self.nudge()
+        return await waiting
+
+    async def read_index(self) -> int:
+        """Return an end below which all lies that was acknowledged before this call.
+
+        Whoever has applied so much sees it. It takes one round trip to most voters, or none where
+        this replica is alone.
+
+        Raises:
+            NotLeader: it does not lead, or most voters do not say so in time.
+            Overloaded: too many wait.
+        """
+        token, waiting = self._reads.add()
+        self._take(inputs.ReadAsked(token))
         return await waiting
 
     def nudge(self) -> None:
@@ -254,6 +270,7 @@ class Node:
 
     async def _end(self) -> None:
         self.submissions.end()
+        self._reads.end()
         for future in self._waiting.values():
             future.cancel()
         for task in self._beside:
@@ -311,6 +328,10 @@ class Node:
                 self.submissions.accepted(token, base)
             case inputs.Refuse(token=token, leader=leader):
                 self.submissions.refused(token, leader)
+            case inputs.ReadAt(token=token, end=end):
+                self._reads.answered(token, end)
+            case inputs.ReadRefused(token=token, leader=leader):
+                self._reads.refused(token, leader)
             case inputs.Commit(end=end):
                 for call in self.on_commit:
                     call(end)

@@ -73,6 +73,12 @@ class Submitted(msgspec.Struct, frozen=True):
     payload: object = None
 
 
+class ReadAsked(msgspec.Struct, frozen=True):
+    """Somebody asks how far the log is committed, by all that was acknowledged before."""
+
+    token: int
+
+
 class Synced(msgspec.Struct, frozen=True):
     """Everything that was written before `end` is on the disk.
 
@@ -120,6 +126,7 @@ Input: TypeAlias = (
     | Answered
     | Unanswered
     | Submitted
+    | ReadAsked
     | Synced
     | Reachable
     | SnapshotMade
@@ -226,6 +233,20 @@ class Refuse(msgspec.Struct, frozen=True):
     leader: int | None
 
 
+class ReadAt(msgspec.Struct, frozen=True):
+    """The read of this token sees everything that it must once all before this is applied."""
+
+    token: int
+    end: int
+
+
+class ReadRefused(msgspec.Struct, frozen=True):
+    """The read of this token is not answered: this replica does not lead, or can't show it."""
+
+    token: int
+    leader: int | None
+
+
 class Commit(msgspec.Struct, frozen=True):
     """Everything before this offset holds for ever: apply it."""
 
@@ -271,6 +292,8 @@ Effect: TypeAlias = (
     | ReplySnapshot
     | Accept
     | Refuse
+    | ReadAt
+    | ReadRefused
     | Commit
     | StorePiece
     | Install

@@ -4,6 +4,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from rlmm_daemon.core.raft import reading
 from rlmm_daemon.core.raft.elections import EPOCH_STEP_MAX
 from rlmm_daemon.core.raft.inputs import (
     Accept,
@@ -202,6 +203,7 @@ def advance(turn: Turn) -> None:
         turn.replica = replace(turn.replica, committed=reached)
         turn.effects.append(Commit(reached))
     release(turn)
+    reading.settle(turn)
     _end_change(turn)
     if not turn.replica.is_voter and turn.replica.voters.newest.offset < reached:
         turn.resign()
@@ -239,6 +241,7 @@ def keep_office(turn: Turn) -> None:
         return
     _answer_late_fetches(turn)
     _tell_the_silent(turn)
+    reading.time_out(turn)
     _forget_observers(turn)
 
 
@@ -305,7 +308,7 @@ def deadlines(turn: Turn) -> list[int]:
     role, timing = turn.replica.role, turn.replica.timing
     assert isinstance(role, Leader)
     others, awaited = turn.others(), turn.awaited
-    due = [parked.until for parked in role.parked]
+    due = [*(parked.until for parked in role.parked), *reading.deadlines(turn)]
     if role.change is not None:
         due.append(role.change.until)
     if others:

@@ -133,6 +133,15 @@ class Parked(msgspec.Struct, frozen=True):
     until: int
 
 
+class Question(msgspec.Struct, frozen=True):
+    """A read that waits until most voters have shown that nobody else leads."""
+
+    token: int
+    #: What was sent under a later serial was sent after it.
+    serial: int
+    until: int
+
+
 class VoterChange(msgspec.Struct, frozen=True, kw_only=True):
     """A change of the voters that has not ended yet: there is one at a time."""
 
@@ -161,6 +170,12 @@ class Leader(msgspec.Struct, frozen=True, kw_only=True):
     change: VoterChange | None = None
     #: When each voter was last told who leads.
     told_at: Mapping[int, int] = msgspec.field(default_factory=dict)
+    #: Reads, in the order that they came.
+    questions: tuple[Question, ...] = ()
+    #: By voter: the serial of the newest request that it answered in this epoch.
+    confirmed: Mapping[int, int] = msgspec.field(default_factory=dict)
+    #: By voter that did not: when it is asked again for the sake of a read.
+    ask_again_at: Mapping[int, int] = msgspec.field(default_factory=dict)
 
 
 class Resigned(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ come with any request or answer, and ends whatever the replica was.
     Tick                    -|P|L       U|-|F        P|-|L      P|-|L     -|R     U|-
     Unanswered              -           -            -          -         -       -
     Submitted               -           -            -          -         -       -
+    ReadAsked               -           -            -          -         -       -
     Synced                  -           -            -          -         -       -
     Reachable               -           -            -          -         -       -
     SnapshotMade            -           -            -          -         -       -
@@ -37,7 +38,7 @@ from typing import Final, assert_never
 
 from msgspec.structs import replace
 
-from rlmm_daemon.core.raft import elections, fetching, leading, reconfiguring
+from rlmm_daemon.core.raft import elections, fetching, leading, reading, reconfiguring
 from rlmm_daemon.core.raft.inputs import (
     Answered,
     Asked,
@@ -45,6 +46,8 @@ from rlmm_daemon.core.raft.inputs import (
     Input,
     Moment,
     Reachable,
+    ReadAsked,
+    ReadRefused,
     Refuse,
     Resign,
     SavedState,
@@ -110,6 +113,8 @@ def _refuse(turn: Turn, happened: Input) -> None:
             turn.reply(token, request, Code.BROKER_NOT_AVAILABLE)
         case Submitted(token=token):
             turn.effects.append(Refuse(token, None))
+        case ReadAsked(token=token):
+            turn.effects.append(ReadRefused(token, None))
         case _:
             pass
 
@@ -124,8 +129,8 @@ def _happen(turn: Turn, happened: Input) -> None:
             _answer(turn, happened)
         case Unanswered():
             _miss(turn, happened)
-        case Submitted():
-            leading.submitted(turn, happened)
+        case Submitted() | ReadAsked():
+            _serve(turn, happened)
         case Reachable():
             reconfiguring.reached(turn, happened.serial, happened)
         case Resign():
@@ -135,6 +140,13 @@ def _happen(turn: Turn, happened: Input) -> None:
             _disk_did(turn, happened)
         case _:
             assert_never(happened)
+
+
+def _serve(turn: Turn, asked: Submitted | ReadAsked) -> None:
+    if isinstance(asked, Submitted):
+        leading.submitted(turn, asked)
+    else:
+        reading.asked(turn, asked)
 
 
 def _disk_did(turn: Turn, done: Synced | SnapshotMade | SnapshotInstalled | StartMoved) -> None:
@@ -233,10 +245,10 @@ def _answer(turn: Turn, answered: Answered) -> None:
     turn.hear_of(answer.epoch, answer.leader, answer.endpoints)
     if turn.replica.role is not role and not isinstance(sent.request, FetchRequest):
         return
-    _handle(turn, sent, answer)
+    _handle(turn, answered.serial, sent, answer)
 
 
-def _handle(turn: Turn, sent: Sent, answer: Answer) -> None:
+def _handle(turn: Turn, serial: int, sent: Sent, answer: Answer) -> None:
     match sent.request:
         case VoteRequest():
             elections.vote_answered(turn, sent, answer)
@@ -249,7 +261,9 @@ def _handle(turn: Turn, sent: Sent, answer: Answer) -> None:
                 turn.amend(replace(role, unacknowledged=left))
         case UpdateVoterRequest():
             fetching.address_taken(turn, answer)
-        case BeginEpochRequest() | AddVoterRequest() | RemoveVoterRequest() | None:
+        case BeginEpochRequest():
+            reading.answered(turn, serial, sent, answer)
+        case AddVoterRequest() | RemoveVoterRequest() | None:
             pass
         case _:
             assert_never(sent.request)
@@ -274,6 +288,8 @@ def _miss(turn: Turn, missed: Unanswered) -> None:
     if sent.request is None:
         reconfiguring.reached(turn, missed.serial, None)
         return
+    if isinstance(sent.request, BeginEpochRequest):
+        reading.missed(turn, sent)
     if not isinstance(sent.request, FetchRequest | FetchSnapshotRequest):
         return
     fetching.put_off(turn)

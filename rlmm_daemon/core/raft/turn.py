@@ -15,6 +15,7 @@ from rlmm_daemon.core.raft.inputs import (
     Effect,
     Fail,
     Moment,
+    ReadRefused,
     Reply,
     Save,
     SavedState,
@@ -206,6 +207,8 @@ class Turn(Doing):
         if leaves.change is not None:
             told = self.answer(Answer, Code.NOT_LEADER_OR_FOLLOWER)
             self.effects.append(Reply(leaves.change.token, told))
+        for each in leaves.questions:
+            self.effects.append(ReadRefused(each.token, self.replica.leader))
 
     def election_at(self) -> int:
         """Return when to hold an election, unless a leader is heard before."""

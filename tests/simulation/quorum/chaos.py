@@ -50,6 +50,9 @@ class Chaos:
         self._accepted: dict[int, Accepted] = {}
         self._refused: set[int] = set()
         self._acknowledged: set[int] = set()
+        self._questions = 0
+        #: Reads that wait: what was committed when they were asked, of whom, and in which life.
+        self._asked: dict[int, tuple[int, Node, int]] = {}
 
     def begin(self) -> None:
         """Put clients, operators and faults on the heap."""
@@ -57,6 +60,11 @@ class Chaos:
         shape, rng, span = world.shape, world.rng, world.shape.faults_ms
         for _ in range(shape.submits):
             world.at(rng.randint(500, span), self._submit)
+        for _ in range(shape.reads):
+            world.at(world.readers.randint(500, span), self._read)
+        if shape.reads:
+            for at in range(2_000, span, 3_000):
+                world.at(at, self._depose)
         for rate, do in (
             (shape.crashes, self._crash),
             (shape.partitions, self._partition),
@@ -151,6 +159,50 @@ class Chaos:
                 hold(known and known.payload == each.payload, "acknowledged, and not there")
                 self._acknowledged.add(each.payload)
                 self._world.outcome.counts["acknowledged"] += 1
+
+    def _read(self) -> None:
+        """Ask somebody who leads, or believes it, how far the log is committed."""
+        world = self._world
+        leaders = [
+            node
+            for node in world.nodes.values()
+            if node.replica is not None and isinstance(node.replica.role, Leader)
+        ]
+        node = world.readers.choice(leaders or list(world.nodes.values()))
+        self._read_of(node)
+
+    def _read_of(self, node: Node) -> None:
+        world = self._world
+        if not node.is_up:
+            return
+        self._questions += 1
+        self._asked[self._questions] = (world.truth.led_end, node, node.life)
+        node.take(inputs.ReadAsked(self._questions))
+
+    def read(self, node: Node, token: int, end: int | None) -> None:
+        """Look at the answer to a read, if it is one."""
+        hold(token in self._asked, "a read is answered twice")
+        asked_at, _, _ = self._asked.pop(token)
+        self._world.outcome.counts["reads" if end is not None else "reads refused"] += 1
+        if end is not None:
+            self._world.truth.reads(node, asked_at, end)
+
+    def _depose(self) -> None:
+        """Have the others elect another than the leader, which does not hear of it and is read."""
+        world, leader = self._world, self.leader()
+        if leader is None:
+            return
+        later = world.readers.choice([1_200, 1_600, 3_000])
+        if world.readers.random() < 0.5:
+            leader.paused_until = world.now + later
+        else:
+            others = [n for n in world.nodes if n != leader.key.id]
+            cut = {(leader.key.id, n) for n in others} | {(n, leader.key.id) for n in others}
+            world.cut |= cut
+            world.at(world.now + later, lambda: world.cut.difference_update(cut))
+        for after in range(900, later + 100, 50):
+            world.at(world.now + after, lambda: self._read_of(leader))
+            world.at(world.now + after, self._submit)
 
     # Faults.
 
@@ -320,6 +372,17 @@ class Chaos:
             world.wake(node)
         for n in range(10):
             world.at(world.now + LAST_SUBMITS_MS + n, self._submit)
+        if world.shape.reads:
+            world.at(world.now + LAST_SUBMITS_MS, self._read_at_last)
+
+    def _read_at_last(self) -> None:
+        """Read once more: of a leader that all can reach, it has to be answered."""
+        before = self._world.outcome.counts["reads"]
+        self._read()
+        self._world.at(self._world.now + 1_000, lambda: self._was_read(before))
+
+    def _was_read(self, before: int) -> None:
+        hold(self._world.outcome.counts["reads"] > before, "a read is not answered, with no faults")
 
     def all_is_well(self) -> None:
         """Look whether one leads, all have all, and nothing is unanswered."""
@@ -331,6 +394,8 @@ class Chaos:
         hold(leader.replica.committed == end, "the leader's last records are not committed")
         for node in world.nodes.values():
             self._is_well(node, end, leader.replica.in_force, leads=node is leader)
+        open_ = [each for each in self._asked.values() if each[1].life == each[2]]
+        hold(not open_, f"{len(open_)} reads were never answered nor refused")
         counts = [each.payload for each in world.truth.committed if isinstance(each.payload, int)]
         hold(len(counts) == len(set(counts)), "a record was committed twice")
         hold(self._acknowledged <= set(counts), "an acknowledged record is not committed")

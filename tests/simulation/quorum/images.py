@@ -60,6 +60,7 @@ class Images:
     def piece(self, node: Node, answer: Answer, point: LogPoint, at: int) -> Answer:
         """Return a piece of a snapshot, or that it ends before."""
         image = node.disk.images[point]
+        self._known[point] = image  # whoever made it may have removed it before it is whole
         size = max(0, min(PIECE_BYTES, image.size - at))
         return FetchSnapshotAnswer(
             error=Code.NONE if at < image.size else Code.POSITION_OUT_OF_RANGE,
@@ -70,13 +71,6 @@ class Images:
             position=at,
             piece=bytes(size),
         )
-
-    def downloaded(self, point: LogPoint) -> None:
-        """Remember what a piece is of: whoever made it may have removed it before the last one."""
-        disks = self._world.disks.values()
-        found = [disk.images[point] for disk in disks if point in disk.images]
-        if found:
-            self._known[point] = found[0]
 
     def install(self, node: Node, point: LogPoint) -> None:
         """Have a whole snapshot take the log's place, as soon as it is synced."""

@@ -16,6 +16,11 @@ _TURN: Final = f"{_RAFT}.turn"
 _ELECTIONS: Final = f"{_RAFT}.elections"
 _FETCHING: Final = f"{_RAFT}.fetching"
 _LEADING: Final = f"{_RAFT}.leading"
+_READING: Final = f"{_RAFT}.reading"
+#: Where a leader has noted a voter's fetch.
+_NOTED: Final = (
+    "        peers = _without_stalest(turn, peers)\n    turn.amend(replace(role, peers=peers))\n"
+)
 #: Two guards that stand for each other while a change is under way.
 _NOT_NOW: Final = """    if role.change is not None or role.high_watermark == UNKNOWN:
         return Code.REQUEST_TIMED_OUT
@@ -305,6 +310,67 @@ MUTANTS: Final[Sequence[Mutant]] = (
         old="        epochs = tuple(entry for entry in self.epochs if entry[1] < end)\n",
         new="        epochs = tuple(entry for entry in self.epochs if entry[1] <= end)\n",
         seeds=9,
+    ),
+    Mutant(
+        name="read_index_skipped",
+        module=_READING,
+        old="    shown = _shown(turn, role)\n",
+        new="    shown = turn.replica.serial + 1\n",
+        seeds=3,
+        first=13,
+    ),
+    Mutant(
+        name="read_before_own_epoch_commits",
+        module=_READING,
+        old="    if role.high_watermark != UNKNOWN:  # else",
+        new=(
+            "    if role.high_watermark == UNKNOWN:\n"
+            "        role = replace(role, high_watermark=turn.replica.committed)\n"
+            "    if True:  # else"
+        ),
+        seeds=6,
+    ),
+    Mutant(
+        name="read_confirmed_by_older_request",
+        module=_READING,
+        old="    shown = _shown(turn, role)\n",
+        new=(
+            "    shown = _shown(turn, role)\n"
+            "    shown = shown if shown == UNKNOWN else turn.replica.serial + 1\n"
+        ),
+        seeds=3,
+        first=13,
+    ),
+    Mutant(
+        name="read_confirmed_by_any_fetch",
+        module=_LEADING,
+        old=_NOTED,
+        new=_NOTED
+        + """    role = turn.replica.role
+    seen = {**role.confirmed, key.id: turn.replica.serial + 1}
+    turn.amend(replace(role, confirmed=seen))
+    reading.settle(turn)
+""",
+        seeds=3,
+        first=3,
+    ),
+    Mutant(
+        name="read_confirmed_by_second_fetch",
+        module=_LEADING,
+        old=_NOTED,
+        new=_NOTED
+        + """    role = turn.replica.role
+    newest = role.questions[-1].token if role.questions else 0
+    first = role.ask_again_at.get(-key.id, -1)
+    again = {**role.ask_again_at, -key.id: newest}
+    turn.amend(replace(role, ask_again_at=again))
+    if newest and first == newest:
+        seen = {**role.confirmed, key.id: turn.replica.serial + 1}
+        turn.amend(replace(turn.replica.role, confirmed=seen))
+        reading.settle(turn)
+""",
+        seeds=3,
+        first=3,
     ),
 )
 BY_NAME: Final = {mutant.name: mutant for mutant in MUTANTS}

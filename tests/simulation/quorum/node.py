@@ -286,7 +286,6 @@ class Node:
         have = 0 if effect.position == 0 else self._partial.get(point, 0)
         assert have == effect.position, "pieces follow each other"
         self._partial[point] = effect.position + len(effect.piece)
-        self.world.images.downloaded(point)
 
     def _tell(self, effect: Effect) -> None:
         match effect:
@@ -294,6 +293,10 @@ class Node:
                 self.world.chaos.accepted(self, token, base, epoch)
             case inputs.Refuse(token=token):
                 self.world.chaos.refused(token)
+            case inputs.ReadAt(token=token, end=end):
+                self.world.chaos.read(self, token, end)
+            case inputs.ReadRefused(token=token):
+                self.world.chaos.read(self, token, None)
             case inputs.Commit(end=end):
                 self._commit(end)
             case inputs.Alarm(kind=kind, message=message):

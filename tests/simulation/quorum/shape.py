@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +44,8 @@ class Shape:
     refuses: bool
     faults_ms: int
     submits: int
+    #: Questions for the committed end, at whoever leads, or believes that it does.
+    reads: int = 0
 
     @classmethod
     def draw(cls, rng: random.Random) -> "Shape":
@@ -73,6 +75,23 @@ class Shape:
             refuses=rng.random() < 0.5,
             faults_ms=rng.choice([5_000, 15_000, 30_000]),
             submits=rng.choice([10, 60, 200]),
+        )
+
+    def that_is_read(self) -> "Shape":
+        """Return it with clients that read, and quick enough that deposed leaders are asked."""
+        return replace(
+            self,
+            voters=max(3, self.voters),
+            loss=min(self.loss, 0.02),
+            duplicates=max(self.duplicates, 0.05),
+            stale_ms=max(self.stale_ms, 3_000),
+            delay_ms=(1, 20),
+            sync_ms=(1, 10),
+            stalls=0.0,
+            failing_saves=0.0,
+            changes=min(self.changes, 0.5),
+            crashes=min(self.crashes, 0.3),
+            reads=400,
         )
 
 

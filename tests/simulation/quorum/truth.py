@@ -211,6 +211,13 @@ class Truth:
             self.committed_end = batch.end
         hold(end <= self.committed_end, f"{node.key} committed {end}, which it does not have")
 
+    def reads(self, node: "Node", asked_at: int, end: int) -> None:
+        """Linearizability: a read sees what any leader had called committed when it was asked."""
+        hold(
+            asked_at <= end <= self.led_end,
+            f"{node.key} reads at {end}, where {asked_at} was committed before it was asked",
+        )
+
     def last_before(self, end: int) -> Batch | None:
         """Return the committed batch that ends there."""
         at = bisect_right(self.committed, end, key=lambda batch: batch.end) - 1

@@ -184,3 +184,46 @@ async def test_an_operator_and_a_submitter_find_the_leader_through_anybody(tmp_p
         await quorum.until_led()
         at = await client(quorum).submit([RECORD])
         assert await client(quorum).submit([RECORD, RECORD]) == at + 1
+
+
+async def test_a_read_sees_what_was_acknowledged_before(tmp_path: Path) -> None:
+    async with quorum_of_ours(tmp_path, timing=CALM) as quorum:
+        leader = quorum.nodes[await quorum.until_led()]
+        for n in range(10):
+            offset = await leader.submit([(None, b"%d" % n)])
+            assert await leader.read_index() == offset + 1
+
+
+async def test_reads_share_their_questions(tmp_path: Path) -> None:
+    async with quorum_of_ours(tmp_path, timing=CALM) as quorum:
+        leader = quorum.nodes[await quorum.until_led()]
+        end = leader.replica.committed
+        before = leader.replica.serial
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(leader.read_index()) for _ in range(100)]
+        assert [task.result() for task in tasks] == [end] * 100
+        assert leader.replica.serial - before < 20
+
+
+async def test_who_does_not_lead_answers_no_read(tmp_path: Path) -> None:
+    async with quorum_of_ours(tmp_path, timing=CALM) as quorum:
+        leader = await quorum.until_led()
+        follower = next(node for n, node in quorum.nodes.items() if n != leader)
+        with pytest.raises(NotLeader):
+            await follower.read_index()
+
+
+async def test_a_leader_without_its_voters_answers_no_read(tmp_path: Path) -> None:
+    async with quorum_of_ours(tmp_path) as quorum:
+        leader = await quorum.until_led()
+        for number in {1, 2, 3} - {leader}:
+            await quorum.kill(number)
+        with pytest.raises(NotLeader):
+            await quorum.nodes[leader].read_index()
+
+
+async def test_alone_a_read_is_answered_at_once(tmp_path: Path) -> None:
+    async with quorum_of_ours(tmp_path, voters=1) as quorum:
+        leader = quorum.nodes[await quorum.until_led()]
+        offset = await leader.submit([RECORD])
+        assert await leader.read_index() == offset + 1

@@ -18,6 +18,7 @@ from rlmm_daemon.core.raft.inputs import (
     Moment,
     Peer,
     Reachable,
+    ReadAsked,
     Resign,
     SavedState,
     SnapshotInstalled,
@@ -242,6 +243,7 @@ def happen(replica: Replica, kind: str) -> Iterator[tuple[Replica, Input]]:
         others: dict[str, Input] = {
             "Tick": Tick(),
             "Submitted": Submitted(7, 1),
+            "ReadAsked": ReadAsked(7),
             "Synced": Synced(5, 0),
             "SnapshotMade": SnapshotMade(LogPoint(1, 3)),
             "StartMoved": StartMoved(SNAPSHOT),
