@@ -1,5 +1,5 @@
 # Long runs
-.PHONY: soak-stages soak-recovery soak-s3 soak-fuzz soak-kafka soak-cleaner soak-cluster soak-reconcile soak-quorum mutants
+.PHONY: soak-stages soak-recovery soak-s3 soak-fuzz soak-kafka soak-linearizability soak-cleaner soak-cluster soak-reconcile soak-quorum mutants
 
 ROUNDS ?= 20
 LOADS ?= 1
@@ -22,6 +22,10 @@ soak-fuzz: ## Fuzzing for an hour
 
 soak-kafka: install ## The Kafka tests and their long ones
 	RLMM_TEST_KAFKA=1 $(BIN)/pytest -q -s -m kafka $(PYTEST_ARGS) tests/kafka $(NOT_CLEANER)
+
+soak-linearizability: install $(CHECK) ## A hundred histories; those that are not linearizable are kept in var/linearizability
+	RLMM_TEST_LINEARIZABILITY_ROUNDS=100 RLMM_TEST_LINEARIZABILITY=1 \
+	  $(BIN)/pytest -q -s $(PYTEST_ARGS) tests/linearizability
 
 soak-cleaner: install ## Twenty faults while topics go
 	RLMM_TEST_KAFKA=1 RLMM_TEST_CLEANER_ROUNDS=20 $(BIN)/pytest -q -s $(PYTEST_ARGS) --timeout 3600 tests/kafka/test_cleaner.py

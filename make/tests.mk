@@ -1,5 +1,5 @@
 # Tests that need a server, a JDK (17 or later), Maven or Spark
-.PHONY: fuzz test-s3 test-kafka test-cleaner test-plugin test-cluster test-oldest test-reconcile kafka-archive
+.PHONY: fuzz test-s3 test-kafka test-linearizability test-cleaner test-plugin test-cluster test-oldest test-reconcile kafka-archive
 
 FUZZER := var/fuzz/venv
 FUZZ_SECONDS ?= 60
@@ -23,6 +23,15 @@ TWO := -n 2 --dist loadfile
 
 test-kafka: install kafka-archive ## The tests that need a real Kafka, on clusters of three nodes
 	RLMM_TEST_KAFKA=1 $(BIN)/pytest -q -m "kafka and not slow" $(PYTEST_ARGS) tests/kafka $(NOT_CLEANER)
+
+CHECK := var/linearizability/check
+
+test-linearizability: install $(CHECK) ## Histories of a register over a quorum's processes, judged by Porcupine (Go)
+	RLMM_TEST_LINEARIZABILITY=1 $(BIN)/pytest -q $(PYTEST_ARGS) tests/linearizability
+
+$(CHECK): $(wildcard tests/linearizability/check/*)
+	@mkdir -p $(@D)
+	cd tests/linearizability/check && go build -buildvcs=false -o $(CURDIR)/$@ .
 
 test-cleaner: install kafka-archive ## Topics that go while daemons, brokers and S3 die, on real ones
 	RLMM_TEST_KAFKA=1 $(BIN)/pytest -q $(PYTEST_ARGS) tests/kafka/test_cleaner.py tests/kafka/test_observation.py

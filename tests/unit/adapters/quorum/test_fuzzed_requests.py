@@ -164,10 +164,7 @@ class Running:
                 await self.three.submit()
                 await self.three.settled()
             for node in self.three.nodes.values():
-                assert node.replica is not None
-                point = node.replica.log.last
-                await node._files.make_snapshot(point, [(None, b"value")])
-                node.snapshot_made(SnapshotMade(point))
+                await node.make_snapshot([(None, b"value")])
 
         self.runner.run(begin())
 
@@ -183,7 +180,7 @@ class Running:
 
     def send(self, to: int, api: Api, version: int, body: bytes) -> None:
         """Send a request, and wait until it is answered or its connection ends."""
-        self.runner.run(self._send(to, headers.pack_request(api, version, 5, "fuzz", body)))
+        self.runner.run(self._send(to, headers.pack_request(api, version, 5, body, client="fuzz")))
 
     async def _send(self, to: int, frame: bytes) -> None:
         async with asyncio.timeout(SECONDS):

@@ -157,9 +157,7 @@ async def test_a_position_behind_every_disk_ends_no_replica(tmp_path, position):
         await three.submit()
         await three.settled()
         node = three.nodes[1]
-        point = three.replica(1).log.last
-        await node._files.make_snapshot(point, [(None, b"value")])
-        node.snapshot_made(SnapshotMade(point))
+        point = await node.make_snapshot([(None, b"value")])
         fetch = FetchSnapshotRequest(
             epoch=point.epoch, replica=key(2), snapshot=point, position=position
         )

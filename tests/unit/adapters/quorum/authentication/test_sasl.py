@@ -110,7 +110,7 @@ async def test_nothing_is_asked_before_the_proof(users):
         link = Link(stream)
         await link.greet()
         body = apis.DESCRIBE_QUORUM.pack_request(2, {})
-        stream.writer.write(headers.pack_request(apis.DESCRIBE_QUORUM, 2, 1, CLIENT, body))
+        stream.writer.write(headers.pack_request(apis.DESCRIBE_QUORUM, 2, 1, body, client=CLIENT))
         assert await stream.reader.read() == b""
         stream.abort()
 
