@@ -22,7 +22,6 @@ from rlmm_daemon.adapters.quorum.listener import spoken_here
 from rlmm_daemon.adapters.quorum.wire import api_of
 from rlmm_daemon.codec.kraft import apis, headers, schema
 from rlmm_daemon.codec.kraft.schema import Api, Array, Field, Fields
-from rlmm_daemon.core.raft.inputs import SnapshotMade
 from rlmm_daemon.core.raft.log_facts import LogPoint
 from rlmm_daemon.core.raft.messages import (
     AddVoterRequest,

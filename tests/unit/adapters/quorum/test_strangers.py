@@ -13,7 +13,6 @@ from rlmm_daemon.adapters.quorum.handshake import Plain, dialed
 from rlmm_daemon.adapters.quorum.links import Link, Links
 from rlmm_daemon.codec.kraft import apis
 from rlmm_daemon.core.raft.elections import EPOCH_STEP_MAX
-from rlmm_daemon.core.raft.inputs import SnapshotMade
 from rlmm_daemon.core.raft.log_facts import LogPoint
 from rlmm_daemon.core.raft.messages import (
     Answer,
