@@ -20,6 +20,7 @@ from rlmm_daemon.domain.errors import ConfigError, Malformed
 
 #: What a stream reads ahead.
 _BUFFER_BYTES: Final = 1 << 18
+_PORT_MAX: Final = 0xFFFF
 _HANDSHAKE_SECONDS: Final = 10.0
 
 
@@ -173,6 +174,10 @@ async def dialed(
         Malformed: it is none, whoever told it.
         OSError: nobody is there.
     """
+    no_address = Malformed(f"{endpoint.host[:200]!r}, port {endpoint.port} is no address")
+    # uvloop cuts a name at a zero byte, and a port to sixteen bits.
+    if not endpoint.host or "\0" in endpoint.host or not 0 < endpoint.port <= _PORT_MAX:
+        raise no_address
     try:
         reader, writer = await asyncio.open_connection(
             endpoint.host,
@@ -181,8 +186,8 @@ async def dialed(
             ssl=tls,
             ssl_handshake_timeout=None if tls is None else seconds,
         )
-    except (ValueError, OverflowError) as error:  # a name that no resolver takes, or its port
-        raise Malformed(f"{endpoint.host[:200]!r}, port {endpoint.port} is no address") from error
+    except (ValueError, OverflowError) as error:  # a name that no resolver takes
+        raise no_address from error
     return Stream(reader, writer)
 
 

@@ -138,6 +138,13 @@ async def test_a_server_that_knows_no_password_is_not_believed(tmp_path):
         await taken_as(Plain(), dialer("2"))
 
 
+async def test_a_server_that_says_yes_to_everybody_is_not_believed(users, monkeypatch):
+    """Its last word has to show that it knows the password."""
+    monkeypatch.setattr(scram.Server, "verdict", lambda _self, _final: b"v=" + b"A" * 43 + b"=")
+    with pytest.raises(Unreachable, match="a server that does not know the password"):
+        await taken_as(acceptor(users), dialer("2", "gu3ss"))
+
+
 def tls(keys: Members, files, **more) -> MutualTls:
     certificate, key = files or (None, None)
     return MutualTls(
