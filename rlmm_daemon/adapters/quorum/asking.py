@@ -6,7 +6,9 @@ from rlmm_daemon.adapters.quorum.links import Links, Unreachable
 from rlmm_daemon.adapters.quorum.notices import Notices
 from rlmm_daemon.core.raft import inputs
 from rlmm_daemon.core.raft.inputs import Answered, Input, Reachable, Unanswered
+from rlmm_daemon.core.raft.roles import Replica
 from rlmm_daemon.core.raft.voters import Endpoint
+from rlmm_daemon.domain.errors import HistoryLost
 
 
 class Asking:
@@ -48,6 +50,27 @@ class Asking:
             self._take(Unanswered(effect.serial))
         else:
             self._take(Reachable(effect.serial, versions))
+
+    async def confirm(self, replica: Replica, answered: Answered) -> HistoryLost | None:
+        """Return that the voters were forced while this replica was away, if who leads says so.
+
+        An epoch so far ahead alone is no proof: whoever reaches a port can bring one about. Of a
+        quorum that began anew the leader counts others than this replica does.
+        """
+        epoch, leader = answered.answer.epoch, answered.answer.leader
+        if leader is None or not answered.answer.endpoints:
+            return None
+        try:
+            counted = await self._links.voters(answered.answer.endpoints, leader)
+        except Unreachable:
+            return None
+        if counted is None or counted == frozenset(replica.in_force.keys):
+            return None
+        return HistoryLost(
+            f"the voters were forced while replica {replica.me} was away (epoch {replica.epoch}, "
+            f"and epoch {epoch} now): it must not serve, and its log may hold what the others lost",
+            forced_epoch=epoch,
+        )
 
     def _a_bootstrap_server(self) -> tuple[Endpoint, ...]:
         if not self._bootstrap:

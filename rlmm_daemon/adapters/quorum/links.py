@@ -25,7 +25,7 @@ from rlmm_daemon.core.raft.messages import (
     VoteRequest,
     answer_to,
 )
-from rlmm_daemon.core.raft.voters import Endpoint
+from rlmm_daemon.core.raft.voters import NO_DIRECTORY, Endpoint, ReplicaKey
 from rlmm_daemon.domain.errors import ConfigError, LogCorrupt, Malformed
 
 _log = structlog.get_logger(__name__)
@@ -150,6 +150,31 @@ class Links:
         async def told(link: Link) -> tuple[int, int]:
             await link.greet()
             return link.kraft_versions
+
+        return await self._over(endpoints, told, to)
+
+    async def voters(self, endpoints: Sequence[Endpoint], to: int) -> frozenset[ReplicaKey] | None:
+        """Return whom a replica counts, if it leads.
+
+        Raises:
+            Unreachable: it does not answer.
+        """
+        partition = {"PartitionIndex": 0}
+        asked = {"Topics": ({"TopicName": self._group.topic, "Partitions": (partition,)},)}
+
+        async def told(link: Link) -> frozenset[ReplicaKey] | None:
+            version = link.version_of(apis.DESCRIBE_QUORUM)
+            if version is None:
+                return None
+            body = await link.exchange(apis.DESCRIBE_QUORUM, version, asked)
+            message = apis.DESCRIBE_QUORUM.read_answer(version, body)
+            (partition,) = message["Topics"][0]["Partitions"]
+            if message["ErrorCode"] or partition["ErrorCode"]:
+                return None
+            return frozenset(
+                ReplicaKey(each["ReplicaId"], each.get("ReplicaDirectoryId", NO_DIRECTORY))
+                for each in partition["CurrentVoters"]
+            )
 
         return await self._over(endpoints, told, to)
 

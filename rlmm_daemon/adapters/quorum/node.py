@@ -25,7 +25,7 @@ from rlmm_daemon.adapters.quorum.work import Work
 from rlmm_daemon.codec.kraft import log_batches
 from rlmm_daemon.core.raft import inputs
 from rlmm_daemon.core.raft.forcing import is_abandoned
-from rlmm_daemon.core.raft.inputs import Answered, Asked, Effect, Input, Moment, Peer
+from rlmm_daemon.core.raft.inputs import Answered, Asked, Effect, Input, Moment, Peer, Unanswered
 from rlmm_daemon.core.raft.log_facts import Batch, LogPoint
 from rlmm_daemon.core.raft.messages import (
     Answer,
@@ -35,7 +35,6 @@ from rlmm_daemon.core.raft.roles import Leader, Replica, Resigned, Timing
 from rlmm_daemon.core.raft.step import deadline, start, step
 from rlmm_daemon.core.raft.voters import Endpoint
 from rlmm_daemon.domain.errors import (
-    HistoryLost,
     InvalidArgument,
     RlmmError,
     StorageUnavailable,
@@ -201,7 +200,9 @@ class Node:
             while True:
                 for happened in await self._next():
                     before = self.replica
-                    _require_not_abandoned(before, happened)
+                    if isinstance(happened, Answered) and is_abandoned(before, happened):
+                        self._go(self._confirm(before, happened))
+                        happened = Unanswered(happened.serial)  # noqa: PLW2901 - not to be believed
                     self._replica, effects = step(before, happened, self._now())
                     await self._obey(effects)
                     self._tell_of_changes(before)
@@ -367,20 +368,17 @@ class Node:
         finally:
             self._syncing = False
 
+    async def _confirm(self, replica: Replica, answered: Answered) -> None:
+        """End this replica if its quorum went on without it."""
+        error = await self._asking.confirm(replica, answered)
+        if error is not None:
+            self._broken = error
+            self._bell.set()
+
     def _reply(self, token: int, answer: Answer) -> None:
         future = self._waiting.get(token)
         if future is not None and not future.done():
             future.set_result(answer)
-
-
-def _require_not_abandoned(replica: Replica, happened: Input) -> None:
-    if isinstance(happened, Answered) and is_abandoned(replica, happened):
-        epoch = happened.answer.epoch
-        raise HistoryLost(
-            f"the voters were forced while replica {replica.me} was away (epoch {replica.epoch}, "
-            f"and epoch {epoch} now): it must not serve, and its log may hold what the others lost",
-            forced_epoch=epoch,
-        )
 
 
 def _standing(replica: Replica) -> tuple[object, ...]:
