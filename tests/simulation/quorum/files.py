@@ -103,6 +103,7 @@ class History:
         self.faults = faults_of(self.rng)
         self.seen: set[tuple[str, str, str]] = set()
         self.cuts = 0
+        self.written: set[object] = set()
         self.segment_bytes = self.rng.choice([300, 900, 4000])
 
     def run(self) -> None:
@@ -138,7 +139,7 @@ class History:
 
     def _crash_soon(self, loop: SimLoop) -> None:
         if self.rng.random() < 0.2:
-            loop.crash_at = loop.steps + self.rng.randint(1, 4)
+            loop.crash_at = loop.steps + self.rng.randint(1, self.rng.choice([4, 40]))
 
     async def _format(self, disk: Any) -> None:
         await format_replica(
@@ -214,6 +215,7 @@ class History:
 
     async def _batch(self, files: ReplicaFiles) -> None:
         batch = self._next(files)
+        self.written.add(batch.payload)
         self.truth.batches.append(batch)
         await files.write(batch)
 
@@ -227,7 +229,7 @@ class History:
             raise Wrong(f"synced to {files.log.synced}, and {end} was written")
 
     async def _beside(self, files: ReplicaFiles) -> None:
-        """Write, or cut, while a sync goes on."""
+        """Write, or cut, while a sync goes on and somebody reads."""
         failures: list[Exception] = []
 
         async def syncs() -> None:
@@ -238,11 +240,16 @@ class History:
 
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(syncs())
+            if not self.faults.write_error + self.faults.sync_error:
+                tasks.create_task(self._read(files))
             if self.rng.random() < 0.5:
                 await asyncio.sleep(0)
             try:
-                if self.rng.random() < 0.3:
+                what = self.rng.random()
+                if what < 0.3:
                     await self._cut(files)
+                elif what < 0.4:
+                    await self._begin(files)
                 else:
                     for _ in range(self.rng.randint(1, 3)):
                         await self._batch(files)
@@ -250,6 +257,17 @@ class History:
                 failures.append(error)
         if failures:
             raise OSError(errno.EIO, "a sync or a write failed") from failures[0]
+
+    async def _read(self, files: ReplicaFiles) -> None:
+        """Read here and there: whole batches that were written, whatever is cut meanwhile."""
+        for _ in range(self.rng.randint(1, 4)):
+            offset = self.rng.randint(files.log.start, files.log.end)
+            data = await files.read(offset, files.log.end, self.rng.choice([1, 1000]))
+            found = log_batches.read(data)
+            if found and not found[0].base <= offset < found[0].end:
+                raise Wrong(f"{found[0].base} was read for {offset}")
+            if {batch.payload for batch in found} - self.written:
+                raise Wrong(f"what was read at {offset} was never written")
 
     async def _cut(self, files: ReplicaFiles) -> None:
         truth = self.truth

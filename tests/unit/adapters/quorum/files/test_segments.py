@@ -83,7 +83,7 @@ async def test_damage_that_is_read_is_named(bench: Bench, monkeypatch: pytest.Mo
     whole = path.read_bytes()
     assert isinstance(batches[0].payload, bytes)
     begin = len(batches[0].payload)
-    for at in (begin + 3, begin + 10, begin + 30):
+    for at in (begin + 3, begin + 10, begin + 14, begin + 30):  # offset, length, epoch, rest
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 64]) + whole[at + 1 :])
         with pytest.raises(LogCorrupt, match=f"{path}: byte {begin}"):
             await files.read(3, 1 << 40, 1)
