@@ -114,14 +114,21 @@ class History:
                 await quorum.until_served(number)
             case "pause":
                 quorum.pause(number)
-                await asyncio.sleep(rng.uniform(1.2, 2.5))
+                await self._held()
                 quorum.resume(number)
             case "isolate" | "delay":
                 quorum.isolate(number)
-                await asyncio.sleep(rng.uniform(1.2, 2.5))
+                await self._held()
                 quorum.heal(number, reset=kind == "isolate")
             case _:
                 raise AssertionError(kind)
+
+    async def _held(self) -> None:
+        """Wait until the others have gone on without it, or are about to."""
+        if self._rng.random() < 0.2:
+            await asyncio.sleep(self._rng.uniform(0.2, 1.5))
+        else:
+            await self._until_written()
 
     async def _write(self) -> None:
         client, rng = Client(self._quorum), self._rng
@@ -129,10 +136,13 @@ class History:
         try:
             while True:
                 value, call = next(self._values), time.monotonic_ns()
-                outcome, _ = await client.ask(number, value)
-                if outcome != "refused":
+                outcome = "unknown"  # as it is of a write that the history's end cuts off
+                try:
+                    outcome, _ = await client.ask(number, value)
+                finally:
                     done = time.monotonic_ns() if outcome == "ok" else None
-                    self._note(name, "write", value, call, done)
+                    if outcome != "refused":
+                        self._note(name, "write", value, call, done)
                 if outcome == "ok":
                     self._leader = number
                 else:
