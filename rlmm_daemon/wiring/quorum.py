@@ -12,7 +12,10 @@ import structlog
 
 from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.adapters.os.disk import LocalDisk
+from rlmm_daemon.adapters.quorum.authentication.principals import Principal
+from rlmm_daemon.adapters.quorum.authentication.tls import MutualTls, TlsOptions, own_cluster
 from rlmm_daemon.adapters.quorum.client import QuorumClient
+from rlmm_daemon.adapters.quorum.files.identity import read_meta
 from rlmm_daemon.adapters.quorum.files.layout import Layout, lost
 from rlmm_daemon.adapters.quorum.handshake import Plain
 from rlmm_daemon.adapters.quorum.node import Node
@@ -45,13 +48,25 @@ _ANYWHERE: Final = frozenset({"0.0.0.0", "::", "*"})  # noqa: S104 - refused
 _OF_ADDRESSES: Final = frozenset({errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 
 
+class Proof(msgspec.Struct, frozen=True, kw_only=True):
+    """How a member proves who it is; without files, nobody does."""
+
+    ca_file: str | None = None
+    certificate_file: str | None = None
+    key_file: str | None = None
+    #: In the clear, beyond loopback too.
+    insecure: bool = False
+
+
 class QuorumProcess(msgspec.Struct, frozen=True, kw_only=True):
     """What `rlmm quorum run` is told."""
 
     directory: str
     listen: Endpoint
     servers: tuple[Endpoint, ...]
-    insecure: bool
+    proof: Proof = Proof()
+    #: Names of operators that may add and remove voters.
+    voter_changers: frozenset[str] = frozenset()
 
 
 def run(options: QuorumProcess) -> int:
@@ -81,13 +96,19 @@ async def _serve(options: QuorumProcess) -> None:
 
 
 async def _replica(disk: LocalDisk, options: QuorumProcess) -> None:
-    plain = Plain(insecure=options.insecure)
     listen = options.listen
     if listen.host in _ANYWHERE:
         raise ConfigError(f"--listen {listen.host}: others are told this address, so name one")
-    _require_allowed(plain, listen)
     await require_not_abandoned(disk, options.directory)
     topic_id = await topic_id_of(disk, options.directory)
+    meta = await read_meta(disk, Layout(options.directory, TOPIC))
+    way = _way(
+        options.proof,
+        cluster_id=meta.cluster_id,
+        member=Principal(node=meta.node_id),
+        voter_changers=options.voter_changers,
+    )
+    _require_allowed(way, listen)
     replica = ReplicaOptions(
         directory=options.directory,
         topic=TOPIC,
@@ -102,7 +123,7 @@ async def _replica(disk: LocalDisk, options: QuorumProcess) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     try:
-        async with running(disk, SystemClock(), replica, acceptor=plain, dialer=plain) as node:
+        async with running(disk, SystemClock(), replica, acceptor=way, dialer=way) as node:
             _tell(node, options, topic_id)
             await stop.wait()
             _log.info("stopping", handing_over=_leads(node))
@@ -191,36 +212,67 @@ async def topic_id_of(disk: LocalDisk, directory: str) -> bytes:
 
 
 async def asking(
-    servers: Sequence[Endpoint], *, timeout_seconds: float, insecure: bool
+    servers: Sequence[Endpoint], *, timeout_seconds: float, proof: Proof
 ) -> tuple[str, QuorumClient]:
     """Return the cluster that the servers say they are of, and a client for its quorum.
 
     Raises:
         StorageUnavailable: nobody answers in time.
-        ConfigError: a server is beyond loopback.
+        ConfigError: a server is beyond loopback, and nobody would prove who they are; or the files
+            of the proof don't hold.
     """
-    plain = Plain(insecure=insecure)
+    way = _way(proof)
     for each in servers:
-        _require_allowed(plain, each)
+        _require_allowed(way, each)
 
     def client(cluster_id: str) -> QuorumClient:
         # An operator's questions name no topic id.
         group = Group(
             cluster_id=cluster_id, topic=TOPIC, topic_id=bytes(16), listener=servers[0].name
         )
-        return QuorumClient(group, plain, servers, timeout_seconds=timeout_seconds)
+        return QuorumClient(group, way, servers, timeout_seconds=timeout_seconds)
 
     cluster_id = await client("").cluster_id()
     return cluster_id, client(cluster_id)
 
 
-def _require_allowed(plain: Plain, at: Endpoint) -> None:
+def _way(
+    proof: Proof,
+    *,
+    cluster_id: str | None = None,
+    member: Principal | None = None,
+    voter_changers: frozenset[str] = frozenset(),
+) -> Plain | MutualTls:
+    """Return how connections are made; without a `cluster_id`, in that of the certificate.
+
+    Raises:
+        ConfigError: only some of the files are named, or they don't hold.
+    """
+    ca, certificate, key = proof.ca_file, proof.certificate_file, proof.key_file
+    if ca is None or certificate is None or key is None:
+        if (ca, certificate, key) != (None, None, None):
+            raise ConfigError("--ca, --certificate and --key go together")
+        return Plain(insecure=proof.insecure)
+    options = TlsOptions(
+        cluster_id=cluster_id or "",
+        ca_file=ca,
+        certificate_file=certificate,
+        key_file=key,
+        member=member,
+        voter_changers=voter_changers,
+    )
+    if cluster_id is None:
+        options = msgspec.structs.replace(options, cluster_id=own_cluster(options))
+    return MutualTls(options)
+
+
+def _require_allowed(way: Plain | MutualTls, at: Endpoint) -> None:
     try:
-        plain.check(at.host)
+        way.check(at.host)
     except ConfigError as error:
         raise ConfigError(
-            f"{at.host} is not on loopback, and nobody would prove who they are: --insecure says "
-            "that nobody else reaches it"
+            f"{at.host} is not on loopback, and nobody would prove who they are: name --ca, "
+            "--certificate and --key, or say --insecure where nobody else reaches it"
         ) from error
 
 

@@ -19,6 +19,7 @@ from rlmm_daemon.domain.errors import OutcomeUnknown
 from rlmm_daemon.domain.ids import uuid_text
 from rlmm_daemon.wiring.quorum import TOPIC
 from tests.support.quorum_processes import CLUSTER, QuorumProcesses, free_ports
+from tests.unit.adapters.quorum.certificates import Authority
 
 
 @pytest.fixture
@@ -216,6 +217,58 @@ async def test_voters_are_forced_after_a_majority_is_lost(quorum):
     quorum.start(1)
     assert await submitted(quorum.client(), b"four") == [b"four"]
     assert one.values() == [*kept, b"three", b"four"]
+
+
+def proven(authority: Authority, member: str) -> tuple[str, ...]:
+    certificate, key = authority.sign(member, cluster=CLUSTER)
+    return ("--ca", str(authority.ca), "--certificate", str(certificate), "--key", str(key))
+
+
+def test_members_prove_who_they_are(tmp_path: Path):
+    """Three with certificates, an operator who may change voters, one who may look, a stranger."""
+    authority = Authority(tmp_path / "keys")
+    chief, clerk = proven(authority, "operator/chief"), proven(authority, "operator/clerk")
+    with QuorumProcesses(tmp_path) as quorum:
+        quorum.format(1, 2, 3)
+        for node_id in (1, 2, 3):
+            quorum[node_id].proof = (*proven(authority, str(node_id)), "--voter-changer", "chief")
+        quorum.start(1, 2, 3)
+        shown = looked(quorum, clerk)
+        assert [each["id"] for each in shown["voters"]] == [1, 2, 3]
+        gone = ("remove", "--node-id", str(next(n for n in (1, 2, 3) if n != shown["leader"])))
+        refused = rlmm(*gone, "--execute", *clerk, *quorum.asked)
+        assert refused.exit_code == 1, refused.output
+        assert "cluster_authorization_failed" in refused.output
+        done = rlmm(*gone, "--execute", *chief, *quorum.asked)
+        assert done.exit_code == 0, done.output
+        # Neither in the clear, nor with another quorum's certificate.
+        for stranger in ((), proven(Authority(tmp_path / "others"), "operator/chief")):
+            run = rlmm("describe", "--timeout", "1", *stranger, *quorum.asked)
+            assert run.exit_code == 3, run.output
+
+
+def looked(quorum: QuorumProcesses, proof: tuple[str, ...]) -> Any:
+    """Return what `describe` shows, once all is well."""
+    until = time.monotonic() + 30
+    while True:
+        run = rlmm("describe", "--json", *proof, *quorum.asked)
+        if run.exit_code == 0:
+            return json.loads(run.stdout)
+        assert time.monotonic() < until, run.output
+
+
+def test_a_replica_with_anothers_certificate_does_not_start(tmp_path: Path):
+    authority = Authority(tmp_path / "keys")
+    with QuorumProcesses(tmp_path) as quorum:
+        quorum.format(1)
+        quorum[1].proof = proven(authority, "2")
+        quorum.start(1)
+        assert quorum[1].ended() == 78
+        assert "is of 2, not of 1" in quorum[1].output.read_text()
+        quorum[1].proof = proven(authority, "1")[:4]
+        quorum.start(1)
+        assert quorum[1].ended() == 78
+        assert "--ca, --certificate and --key go together" in quorum[1].output.read_text()
 
 
 async def test_nobody_who_answers_is_an_exit_code_of_its_own(tmp_path: Path):

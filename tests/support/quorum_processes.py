@@ -40,6 +40,8 @@ class ReplicaProcess:
     port: int
     output: Path
     process: "subprocess.Popen[bytes] | None" = None
+    #: How it proves who it is, and who may change voters.
+    proof: Sequence[str] = ()
 
     @property
     def endpoint(self) -> Endpoint:
@@ -54,6 +56,7 @@ class ReplicaProcess:
         assert self.process is None, "it runs already"
         asked = [word for each in servers for word in ("--server", each)]
         words = ["quorum", "run", str(self.directory), "--listen", self.address, *asked]
+        words += self.proof
         with self.output.open("ab") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "rlmm_daemon", *words],

@@ -72,11 +72,11 @@ class Quorum(msgspec.Struct, frozen=True, kw_only=True):
 
     servers: tuple[Endpoint, ...]
     timeout_seconds: float
-    insecure: bool
+    proof: dict[str, Any]
 
 
 def quorum_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--server`, `--timeout` and `--insecure`, passed on together as `quorum: Quorum`."""
+    """Add `--server`, `--timeout` and the proof's, passed on together as `quorum: Quorum`."""
 
     @click.option(
         "--server",
@@ -96,25 +96,52 @@ def quorum_options(command: Callable[..., Any]) -> Callable[..., Any]:
         metavar="SECONDS",
         help="Give up after so long.",
     )
-    @insecure_option
+    @proof_options
     @functools.wraps(command)
     def with_quorum(
         *args: Any,
         servers: tuple[Endpoint, ...],
         timeout_seconds: float,
-        insecure: bool,
+        proof: dict[str, Any],
         **kwargs: Any,
     ) -> Any:
-        quorum = Quorum(servers=servers, timeout_seconds=timeout_seconds, insecure=insecure)
+        quorum = Quorum(servers=servers, timeout_seconds=timeout_seconds, proof=proof)
         return command(*args, quorum=quorum, **kwargs)
 
     return with_quorum
 
 
-def insecure_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--insecure`."""
-    return click.option(
+def proof_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add what says how a member proves who it is, passed on together as `proof`."""
+
+    @click.option("--ca", "ca_file", metavar="FILE", help="The quorum's authority, in PEM.")
+    @click.option(
+        "--certificate",
+        "certificate_file",
+        metavar="FILE",
+        help="One's own, which names rlmm://CLUSTER_ID/NODE_ID, or .../operator/NAME.",
+    )
+    @click.option("--key", "key_file", metavar="FILE", help="Of the certificate.")
+    @click.option(
         "--insecure",
         is_flag=True,
         help="Speak in the clear beyond loopback: whoever reaches the port may vote.",
-    )(command)
+    )
+    @functools.wraps(command)
+    def with_proof(
+        *args: Any,
+        ca_file: str | None,
+        certificate_file: str | None,
+        key_file: str | None,
+        insecure: bool,
+        **kwargs: Any,
+    ) -> Any:
+        proof = {
+            "ca_file": ca_file,
+            "certificate_file": certificate_file,
+            "key_file": key_file,
+            "insecure": insecure,
+        }
+        return command(*args, proof=proof, **kwargs)
+
+    return with_proof

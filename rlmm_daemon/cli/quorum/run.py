@@ -1,10 +1,11 @@
 """`rlmm quorum run`: one replica, as a process of its own."""
 
 import sys
+from typing import Any
 
 import click
 
-from rlmm_daemon.cli.quorum.addresses import ADDRESS, insecure_option
+from rlmm_daemon.cli.quorum.addresses import ADDRESS, proof_options
 from rlmm_daemon.core.raft.voters import Endpoint
 from rlmm_daemon.observability import logging
 
@@ -26,7 +27,14 @@ from rlmm_daemon.observability import logging
     metavar="HOST:PORT",
     help="Another replica, to be asked who leads; repeatable.",
 )
-@insecure_option
+@proof_options
+@click.option(
+    "--voter-changer",
+    "voter_changers",
+    multiple=True,
+    metavar="NAME",
+    help="An operator that may add and remove voters, by its certificate; repeatable.",
+)
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
@@ -40,21 +48,28 @@ def run(
     *,
     listen: Endpoint,
     servers: tuple[Endpoint, ...],
-    insecure: bool,
+    proof: dict[str, Any],
+    voter_changers: tuple[str, ...],
     log_level: str,
 ) -> None:
     """Run one replica of a quorum until SIGTERM or Ctrl-C, which hand over first.
 
     DIR was made by rlmm quorum format. Each change of its role is a line of the log. Exit code 0
-    after an order to stop; 78 if DIR is not formatted or in use, or HOST is beyond loopback
-    without --insecure; 1 if its files are damaged or something of them is gone (the message says
-    what to do), if the address can't be had, or if the disk failed.
+    after an order to stop; 78 if DIR is not formatted or in use, if the certificate is not this
+    replica's, or if HOST is beyond loopback and there is neither a certificate nor --insecure; 1
+    if its files are damaged or something of them is gone (the message says what to do), if the
+    address can't be had, or if the disk failed.
     """
     logging.configure(level=log_level)
     # Imported late: it brings the rooms of the daemon along.
-    from rlmm_daemon.wiring.quorum import QuorumProcess
+    from rlmm_daemon.wiring.quorum import Proof, QuorumProcess
     from rlmm_daemon.wiring.quorum import run as serve
 
-    sys.exit(
-        serve(QuorumProcess(directory=directory, listen=listen, servers=servers, insecure=insecure))
+    told = QuorumProcess(
+        directory=directory,
+        listen=listen,
+        servers=servers,
+        proof=Proof(**proof),
+        voter_changers=frozenset(voter_changers),
     )
+    sys.exit(serve(told))

@@ -9,7 +9,7 @@ import click
 from rlmm_daemon.adapters.quorum.client import Description, QuorumClient
 from rlmm_daemon.cli.quorum.addresses import Quorum
 from rlmm_daemon.domain.errors import DaemonUnreachable, StorageUnavailable
-from rlmm_daemon.wiring.quorum import asking
+from rlmm_daemon.wiring.quorum import Proof, asking
 
 T = TypeVar("T")
 
@@ -25,7 +25,7 @@ def ask(quorum: Quorum, question: Callable[[QuorumClient], Awaitable[T]]) -> tup
 
     async def asked() -> tuple[str, T]:
         cluster_id, client = await asking(
-            quorum.servers, timeout_seconds=quorum.timeout_seconds, insecure=quorum.insecure
+            quorum.servers, timeout_seconds=quorum.timeout_seconds, proof=Proof(**quorum.proof)
         )
         return cluster_id, await question(client)
 

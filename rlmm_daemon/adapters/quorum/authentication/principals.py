@@ -58,10 +58,25 @@ def read_uris(uris: Iterable[str], cluster_id: str) -> Principal:
     Raises:
         NoPrincipal: nobody of this cluster, or several.
     """
+    uri = _the_only(uris)
+    prefix = f"{SCHEME}{cluster_id}/"
+    if not uri.startswith(prefix):
+        raise NoPrincipal(f"{uri[:200]!r} is not of cluster {cluster_id}")
+    return read_member(uri.removeprefix(prefix))
+
+
+def read_cluster(uris: Iterable[str]) -> str:
+    """Return the cluster whose member a certificate's URIs mean; NoPrincipal: none, or several."""
+    uri = _the_only(uris)
+    cluster_id, slash, member = uri[len(SCHEME) :].partition("/")
+    if not slash or not cluster_id:
+        raise NoPrincipal(f"{uri[:200]!r} is not {SCHEME}<cluster id>/<member>")
+    read_member(member)
+    return cluster_id
+
+
+def _the_only(uris: Iterable[str]) -> str:
     ours = [uri for uri in uris if uri.lower().startswith(SCHEME)]
     if len(ours) != 1:
         raise NoPrincipal(f"the certificate holds {len(ours)} names {SCHEME}..., not one")
-    prefix = f"{SCHEME}{cluster_id}/"
-    if not ours[0].startswith(prefix):
-        raise NoPrincipal(f"{ours[0][:200]!r} is not of cluster {cluster_id}")
-    return read_member(ours[0].removeprefix(prefix))
+    return ours[0]

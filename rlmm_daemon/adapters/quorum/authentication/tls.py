@@ -17,6 +17,7 @@ from rlmm_daemon.adapters.quorum import handshake
 from rlmm_daemon.adapters.quorum.authentication.principals import (
     NoPrincipal,
     Principal,
+    read_cluster,
     read_uris,
 )
 from rlmm_daemon.adapters.quorum.authentication.watched import Watched
@@ -117,22 +118,44 @@ class MutualTls:
         return _principal(tls.getpeercert(), self._options.cluster_id)
 
 
-def _load(options: TlsOptions) -> _Contexts:
-    """Return settings that hold: with them, this member would take itself for what it is."""
+def own_cluster(options: TlsOptions) -> str:
+    """Return the cluster that one's own certificate names.
+
+    Raises:
+        ConfigError: it names none, or the files don't hold.
+    """
+    own = _own_certificate(_built(options), options)
+    names = (own or {}).get("subjectAltName", ())
+    try:
+        return read_cluster([name for kind, name in names if kind == "URI"])
+    except NoPrincipal as error:
+        raise ConfigError(f"{options.certificate_file}: {error}") from None
+
+
+def _built(options: TlsOptions) -> _Contexts:
     server = _context(options, ssl.PROTOCOL_TLS_SERVER)
     server.num_tickets = 0  # nobody resumes, so that each handshake proves anew
     if not options.asks_clients:
         server.verify_mode = ssl.CERT_NONE
-    contexts = _Contexts(server, _context(options, ssl.PROTOCOL_TLS_CLIENT))
-    if options.certificate_file is None:
-        return contexts
+    return _Contexts(server, _context(options, ssl.PROTOCOL_TLS_CLIENT))
+
+
+def _own_certificate(contexts: _Contexts, options: TlsOptions) -> Mapping[str, Any]:
     try:
-        own = _greet_itself(contexts)
+        return _greet_itself(contexts)
     except ssl.SSLError as error:
         raise ConfigError(
             f"{options.certificate_file} would be refused by this quorum's members, by "
             f"{options.ca_file}: {getattr(error, 'verify_message', error.reason)}"
         ) from None
+
+
+def _load(options: TlsOptions) -> _Contexts:
+    """Return settings that hold: with them, this member would take itself for what it is."""
+    contexts = _built(options)
+    if options.certificate_file is None:
+        return contexts
+    own = _own_certificate(contexts, options)
     try:
         member = _principal(own, options.cluster_id)
     except Unproven as error:

@@ -12,7 +12,7 @@ from rlmm_daemon.domain.errors import InvalidArgument, NotReady, OutcomeUnknown
 
 NOW = 1_700_000_000_000
 HERE = Endpoint("QUORUM", "127.0.0.1", 9394)
-ASKED = Quorum(servers=(HERE,), timeout_seconds=1.0, insecure=False)
+ASKED = Quorum(servers=(HERE,), timeout_seconds=1.0, proof={})
 AWAY_MS = 60_000
 
 
