@@ -131,6 +131,8 @@ def begin_asked(turn: Turn, asked: Asked, request: BeginEpochRequest) -> None:
         error = Code.INVALID_REQUEST
     else:
         error = _stranger(turn, asked, leader, request.epoch)
+    if error is None and _is_no_leader_of_ours(turn, leader.id, request.epoch):
+        error = Code.BROKER_NOT_AVAILABLE
     if error is None and request.epoch == replica.epoch and _led_by_another(turn, leader.id):
         turn.alarm("two_leaders", f"{leader} claims epoch {request.epoch}, which another leads")
         error = Code.INVALID_REQUEST
@@ -143,6 +145,16 @@ def begin_asked(turn: Turn, asked: Asked, request: BeginEpochRequest) -> None:
         turn.reply(asked.token, request, Code.INVALID_VOTER_KEY)
         return
     turn.reply(asked.token, request)
+
+
+def _is_no_leader_of_ours(turn: Turn, leader: int, epoch: int) -> bool:
+    """Whether somebody who counts for nothing claims a newer epoch, beside a leader that is heard.
+
+    A set of voters that this replica has not fetched yet may count it: then the leader that it
+    hears is none for long, and the new one is asked for, or tells again.
+    """
+    newer = epoch > turn.replica.epoch
+    return newer and turn.replica.in_force.find(leader) is None and hears_its_leader(turn)
 
 
 def _led_by_another(turn: Turn, leader: int) -> bool:
@@ -171,6 +183,8 @@ def end_asked(turn: Turn, asked: Asked, request: EndEpochRequest) -> None:
         error = Code.INVALID_REQUEST
     else:
         error = _stranger(turn, asked, leader, request.epoch)
+    if error is None and _is_no_leader_of_ours(turn, leader.id, request.epoch):
+        error = Code.BROKER_NOT_AVAILABLE
     if error is None and request.epoch == replica.epoch and _led_by_another(turn, leader.id):
         error = Code.INVALID_REQUEST
     if error is not None:
