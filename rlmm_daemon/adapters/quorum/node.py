@@ -33,8 +33,9 @@ from rlmm_daemon.core.raft.messages import (
 )
 from rlmm_daemon.core.raft.roles import Leader, Replica, Resigned, Timing
 from rlmm_daemon.core.raft.step import deadline, start, step
-from rlmm_daemon.core.raft.voters import Endpoint
+from rlmm_daemon.core.raft.voters import Endpoint, VotersAt
 from rlmm_daemon.domain.errors import (
+    ChecksumMismatch,
     InvalidArgument,
     RlmmError,
     StorageUnavailable,
@@ -154,6 +155,8 @@ class Node:
 
         async def make() -> LogPoint:
             log, committed = self._files.log, self.replica.committed
+            if committed > log.synced:  # most others have it on their disks
+                await self._files.sync()
             epoch = log.epoch_at(committed - 1)
             if epoch is None:
                 raise InvalidArgument(f"nothing was committed behind offset {log.start}")
@@ -303,7 +306,9 @@ class Node:
                 await self._files.store_piece(point, position, piece)
             case inputs.Install(snapshot=point):
                 self.submissions.cut(0)
-                voters = await self._files.install(point)
+                voters: VotersAt | None = None
+                with suppress(ChecksumMismatch):
+                    voters = await self._files.install(point)
                 self._take(inputs.SnapshotInstalled(point, voters))
             case _:
                 await self._say(effect)

@@ -241,9 +241,14 @@ def _take_piece(turn: Turn, answer: FetchSnapshotAnswer) -> None:
 
 
 def installed(turn: Turn, done: SnapshotInstalled) -> None:
-    """Go on behind a snapshot: the log before it is gone."""
+    """Go on behind a snapshot: the log before it is gone; one that doesn't hold is fetched anew."""
     replica = turn.replica
     assert done.snapshot == replica.installing, "one snapshot is installed at a time"
+    if done.voters is None:
+        turn.replica = replace(replica, installing=None)
+        turn.alarm("damaged_snapshot", f"what was fetched as snapshot {done.snapshot} doesn't hold")
+        put_off(turn)
+        return
     assert done.snapshot.end >= replica.committed, "nothing was applied meanwhile"
     turn.replica = replace(
         replica,

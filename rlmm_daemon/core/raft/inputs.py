@@ -104,10 +104,13 @@ class SnapshotMade(msgspec.Struct, frozen=True):
 
 
 class SnapshotInstalled(msgspec.Struct, frozen=True):
-    """A fetched snapshot is on the disk, and the log begins behind it."""
+    """A fetched snapshot is on the disk, and the log begins behind it.
+
+    `voters` are those that it names; None: what was fetched doesn't hold, and the log is as it was.
+    """
 
     snapshot: LogPoint
-    voters: VotersAt
+    voters: VotersAt | None
 
 
 class StartMoved(msgspec.Struct, frozen=True):

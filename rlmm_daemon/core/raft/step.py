@@ -17,7 +17,7 @@ come with any request or answer, and ends whatever the replica was.
     Resign                  -           -            -          -         R       -
     Vote asked              -           U|-          U|-        U|-       -       U|-
     BeginEpoch asked        -|F         -|F          -|F        -         F|-     F|-
-    EndEpoch asked          -|F         U|-|F        U|-|F      U|-       U|F|-   U|F|-
+    EndEpoch asked          -|F         U|-|F        U|-|F      U|-       F|-     U|F|-
     Fetch asked             -           -            -          -         U|-|R   -
     FetchSnapshot asked     -           -            -          -         U|-     -
     AddVoter asked          -           -            -          -         -       -

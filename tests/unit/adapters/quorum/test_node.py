@@ -179,6 +179,27 @@ async def test_who_comes_late_takes_the_snapshot(tmp_path: Path) -> None:
         await quorum.until(lambda: values(quorum, 4) == [b"new"], "and goes on behind it")
 
 
+async def test_a_snapshot_that_does_not_hold_is_fetched_anew(tmp_path: Path) -> None:
+    async with quorum_of_ours(tmp_path, observers=1, timing=CALM) as quorum:
+        number = await quorum.until_led()
+        leader = quorum.nodes[number]
+        await quorum.stop(4)
+        await leader.submit([(None, b"old")])
+        point = await leader.make_snapshot([(None, b"kept")])
+        await leader.begin_at(point)
+        name = f"{support.TOPIC}-0/{point.end:020}-{point.epoch:010}.checkpoint"
+        made = quorum.directory(number) / name
+        made.chmod(0o600)
+        whole = made.read_bytes()
+        made.write_bytes(whole[:100] + bytes([whole[100] ^ 1]) + whole[101:])
+        await quorum.forget(4)
+        late = await quorum.start(4)
+        await quorum.until(lambda: "damaged_snapshot" in late.alarms, "it was told")
+        assert late.replica.log.start == 0
+        made.write_bytes(whole)
+        await quorum.until(lambda: late.replica.log.start == point.end, "it took the snapshot")
+
+
 async def test_an_operator_and_a_submitter_find_the_leader_through_anybody(tmp_path: Path) -> None:
     async with quorum_of_ours(tmp_path, timing=CALM) as quorum:
         await quorum.until_led()
