@@ -5,6 +5,7 @@ Versions are asked for first, on each connection anew: who listens there may hav
 
 import asyncio
 import contextlib
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeVar
@@ -114,7 +115,7 @@ class Links:
         self._group = group
         self._dialer = dialer
         self._timeout_seconds = timeout_seconds
-        self._idle: dict[_Place, Link] = {}
+        self._idle: OrderedDict[_Place, Link] = OrderedDict()
         #: Where somebody answered since nobody last listened there.
         self._met: set[tuple[str, int]] = set()
 
@@ -239,7 +240,8 @@ class Links:
             other.close()
         self._idle[place] = link
         while len(self._idle) > _KEPT_MAX:
-            self._idle.pop(next(iter(self._idle))).close()
+            _, oldest = self._idle.popitem(last=False)
+            oldest.close()
 
     def close(self) -> None:
         """Give all of them back."""

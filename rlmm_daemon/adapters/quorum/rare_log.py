@@ -1,6 +1,7 @@
 """Warnings of what others cause: not more than a few lines, however often they cause it."""
 
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ class RareLog:
         self._log = log
         self._now = now
         #: By event: when it was last written, and how often it came since.
-        self._events: dict[str, tuple[float, int]] = {}
+        self._events: OrderedDict[str, tuple[float, int]] = OrderedDict()
 
     def warning(self, event: str, *, about: str = "", **fields: object) -> None:
         """Write it, or count it; those `about` different things are counted apart."""
@@ -29,6 +30,6 @@ class RareLog:
         self._events.pop(key, None)
         self._events[key] = (now, 0)
         if len(self._events) > _KEPT_MAX:
-            del self._events[next(iter(self._events))]
+            self._events.popitem(last=False)
         more = {"left_out": left_out} if left_out else {}
         self._log.warning(event, **fields, **more)
