@@ -26,6 +26,7 @@ from rlmm_daemon.adapters.quorum.replica import ReplicaOptions, running
 from rlmm_daemon.codec import batches
 from rlmm_daemon.core.raft.roles import Leader, Timing
 from rlmm_daemon.core.raft.voters import Endpoint, ReplicaKey, Voter, VoterSet
+from rlmm_daemon.domain.errors import LogCorrupt
 
 #: As TestRaftServer has them.
 TOPIC: Final = "__raft_performance_test"
@@ -278,10 +279,14 @@ async def mixed(home: Path, ours: tuple[int, ...] = (3,)) -> AsyncIterator[Mixed
 
 
 def log_of(directory: Path) -> Mapping[int, bytes]:
-    """Return each batch of a log, by its first offset, as it stands in the files."""
+    """Return each whole batch of a log, by its first offset, as it stands in the files."""
     found: dict[int, bytes] = {}
     for path in sorted(directory.glob("*.log")):
         data = path.read_bytes()
-        for batch in batches.split(data):
-            found[batch.base_offset] = data[batch.position : batch.end]
+        try:
+            for batch in batches.split(data):
+                found[batch.base_offset] = data[batch.position : batch.end]
+        except LogCorrupt as error:
+            if "left" not in error.message:  # it is being written, or its writer was killed
+                raise
     return found
