@@ -66,6 +66,11 @@ class Sampler:
         self._thread.join()
         sys.setswitchinterval(self._switch)
 
+    @property
+    def looks(self) -> int:
+        """How often the thread was looked at."""
+        return self._found.total()
+
     def by_function(self) -> dict[str, float]:
         """Return the watched thread's seconds by package and function."""
         each = self.seconds / max(1, self._found.total())

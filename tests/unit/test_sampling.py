@@ -20,9 +20,17 @@ def spin_less(seconds: float) -> None:
         pass
 
 
+#: Of three quarters of so many, no chance makes less than six tenths.
+LOOKS = 300
+ROUNDS_MAX = 1_000
+
+
 def test_a_threads_time_is_shared_out_among_its_functions():
     async def work() -> None:
-        for _ in range(30):
+        for rounds in range(ROUNDS_MAX):
+            # A machine that has other things to do lets the sampler look less often.
+            if rounds >= 30 and sampler.looks >= LOOKS:
+                return
             spin(0.015)
             await asyncio.sleep(0.005)
             spin_less(0.005)
