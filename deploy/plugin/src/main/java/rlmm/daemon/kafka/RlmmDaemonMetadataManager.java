@@ -415,7 +415,9 @@ public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager, Moni
 
     /** Before any of it is taken up: what is announced is said again on each connection. */
     private static void requireNonNulls(Set<TopicIdPartition> partitions, String name) {
-        Objects.requireNonNull(partitions, name).forEach(each -> Objects.requireNonNull(each, name));
+        for (TopicIdPartition each : Objects.requireNonNull(partitions, name)) {
+            Objects.requireNonNull(each, name);
+        }
     }
 
     /** Null before {@code configure}: what is announced by then is said with the first connection. */
