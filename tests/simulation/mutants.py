@@ -410,7 +410,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
         old="    await disk.fsync_directory(directory)  # their names, too\n",
         new="",
         seeds=5,
-        first=10416,
+        first=3786,
     ),
     Mutant(
         name="replaced_files_removed_before_the_decision",
@@ -455,7 +455,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
         old="                if placing is None and not reader.is_behind:\n",
         new="                if True:\n",
         seeds=5,
-        first=2040,
+        first=2223,
     ),
     Mutant(
         name="two_compactions_at_once",
