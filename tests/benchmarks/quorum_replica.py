@@ -22,6 +22,7 @@ from rlmm_daemon.adapters.quorum.node import Node
 from rlmm_daemon.adapters.quorum.replica import ReplicaOptions, running
 from rlmm_daemon.core.raft.roles import Leader
 from rlmm_daemon.core.raft.voters import Endpoint
+from rlmm_daemon.observability import logging
 from tests.support.quorum import LISTENER, TOPIC, TOPIC_ID
 
 RECORD = (None, b"x" * 330)
@@ -153,6 +154,7 @@ async def main(number: int, home: Path, ports: dict[int, int]) -> None:
 
 
 if __name__ == "__main__":
+    logging.configure(level="error")  # its output is what it was asked
     told = json.loads(sys.argv[1])
     uvloop.run(
         main(told["number"], Path(told["home"]), {int(n): p for n, p in told["ports"].items()})
