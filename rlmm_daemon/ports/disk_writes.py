@@ -1,4 +1,4 @@
-"""Whole writes and certain cuts, of which a disk's calls are the parts."""
+"""Writes of all bytes and cuts to an exact size, made of a disk file's single calls."""
 
 import errno
 from collections.abc import Awaitable, Callable

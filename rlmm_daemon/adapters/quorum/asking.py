@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
+import structlog
+
 from rlmm_daemon.adapters.quorum.links import Links, Unreachable
 from rlmm_daemon.adapters.quorum.notices import Notices
 from rlmm_daemon.core.raft import inputs
@@ -9,6 +11,8 @@ from rlmm_daemon.core.raft.inputs import Answered, Input, Reachable, Unanswered
 from rlmm_daemon.core.raft.roles import Replica
 from rlmm_daemon.core.raft.voters import Endpoint
 from rlmm_daemon.domain.errors import HistoryLost
+
+_log = structlog.get_logger(__name__)
 
 
 class Asking:
@@ -38,6 +42,8 @@ class Asking:
         except Unreachable as error:
             self._notices.missed(effect.to, error)
             self._take(Unanswered(effect.serial, refused=error.refused))
+        except Exception:  # noqa: BLE001 - else its answer would be awaited for ever
+            self._met_a_defect(effect.to, effect.serial)
         else:
             self._take(Answered(effect.serial, answer))
 
@@ -48,8 +54,14 @@ class Asking:
         except Unreachable as error:
             self._notices.missed(effect.to.id, error)
             self._take(Unanswered(effect.serial))
+        except Exception:  # noqa: BLE001 - as above
+            self._met_a_defect(effect.to.id, effect.serial)
         else:
             self._take(Reachable(effect.serial, versions))
+
+    def _met_a_defect(self, replica: int | None, serial: int) -> None:
+        _log.exception("a request to another replica met a defect", replica=replica)
+        self._take(Unanswered(serial))
 
     async def confirm(self, replica: Replica, answered: Answered) -> HistoryLost | None:
         """Return that the voters were forced while this replica was away, if who leads says so.

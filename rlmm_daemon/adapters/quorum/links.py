@@ -169,8 +169,10 @@ class Links:
                 return None
             body = await link.exchange(apis.DESCRIBE_QUORUM, version, asked)
             message = apis.DESCRIBE_QUORUM.read_answer(version, body)
-            (partition,) = message["Topics"][0]["Partitions"]
-            if message["ErrorCode"] or partition["ErrorCode"]:
+            if message["ErrorCode"]:
+                return None
+            partition = wire_answers.only_partition(message)
+            if partition["ErrorCode"]:
                 return None
             return frozenset(
                 ReplicaKey(each["ReplicaId"], each.get("ReplicaDirectoryId", NO_DIRECTORY))

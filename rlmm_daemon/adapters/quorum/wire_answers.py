@@ -153,7 +153,7 @@ def read_answer(group: Group, request: Request, version: int, body: bytes) -> An
         at = message["CurrentLeader"]
         here = (Endpoint(group.listener, at["Host"], at["Port"]),) if at["Host"] else ()
         return kind(error=Code.NONE, endpoints=here, **_led(at))
-    partition = _answered_partition(message)
+    partition = only_partition(message)
     common: dict[str, Any] = {"error": _code(partition)}
     led = _led(partition.get("CurrentLeader", partition))
     common |= led | {"endpoints": _node(group, message, led["leader"])}
@@ -175,7 +175,8 @@ def _code(message: Message) -> Code:
         return Code.UNKNOWN_SERVER_ERROR
 
 
-def _answered_partition(message: Message) -> Message:
+def only_partition(message: Message) -> Message:
+    """Return the partition that an answer is about; Malformed: none, or several."""
     topics = message["Responses"] if "Responses" in message else message["Topics"]
     if len(topics) != 1 or len(topics[0]["Partitions"]) != 1:
         raise Malformed("an answer for one partition names none, or several", position=0)

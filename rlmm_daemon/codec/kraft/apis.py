@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from rlmm_daemon.codec.kraft import fetch_api
+from rlmm_daemon.codec.kraft.fields import ERROR, PARTITION, THROTTLE
 from rlmm_daemon.codec.kraft.schema import (
     BOOL,
     BYTES,
@@ -31,9 +32,7 @@ from rlmm_daemon.codec.kraft.schema import (
 _NO_OPERATIONS: Final = -(1 << 31)
 
 _CLUSTER: Final = Field("ClusterId", NULLABLE_STRING)
-_ERROR: Final = Field("ErrorCode", INT16)
 _MESSAGE: Final = Field("ErrorMessage", NULLABLE_STRING)
-_THROTTLE: Final = Field("ThrottleTimeMs", INT32)
 
 
 def _listeners(name: str = "Listeners", since: int = 0) -> Field:
@@ -41,9 +40,9 @@ def _listeners(name: str = "Listeners", since: int = 0) -> Field:
     return Field(name, Array(Fields(*address)), since)
 
 
-def _topics(*partition: Field, name: str = "TopicName", after: tuple[Field, ...] = ()) -> Field:
+def _topics(*partition: Field, name: str = "TopicName") -> Field:
     partitions = Field("Partitions", Array(Fields(*partition)))
-    return Field("Topics", Array(Fields(Field(name, STRING), partitions, *after)))
+    return Field("Topics", Array(Fields(Field(name, STRING), partitions)))
 
 
 _NODE_ENDPOINTS: Final = Field(
@@ -53,7 +52,6 @@ _NODE_ENDPOINTS: Final = Field(
     tag=0,
 )
 _LEADS: Final = (Field("LeaderId", INT32), Field("LeaderEpoch", INT32))
-_PARTITION: Final = Field("PartitionIndex", INT32)
 
 FETCH: Final = fetch_api.FETCH
 
@@ -63,7 +61,7 @@ SASL_HANDSHAKE: Final = Api(
     1,
     1,
     Fields(Field("Mechanism", STRING)),
-    Fields(_ERROR, Field("Mechanisms", Array(STRING))),
+    Fields(ERROR, Field("Mechanisms", Array(STRING))),
     flexible=2,
 )
 
@@ -77,7 +75,7 @@ API_VERSIONS: Final = Api(
         Field("ClientSoftwareVersion", STRING, 3),
     ),
     Fields(
-        _ERROR,
+        ERROR,
         Field(
             "ApiKeys",
             Array(
@@ -122,7 +120,7 @@ SASL_AUTHENTICATE: Final = Api(
     0,
     2,
     Fields(Field("AuthBytes", BYTES)),
-    Fields(_ERROR, _MESSAGE, Field("AuthBytes", BYTES), Field("SessionLifetimeMs", INT64, 1)),
+    Fields(ERROR, _MESSAGE, Field("AuthBytes", BYTES), Field("SessionLifetimeMs", INT64, 1)),
     flexible=2,
 )
 
@@ -135,7 +133,7 @@ VOTE: Final = Api(
         _CLUSTER,
         Field("VoterId", INT32, 1, default=-1),
         _topics(
-            _PARTITION,
+            PARTITION,
             Field("ReplicaEpoch", INT32),
             Field("ReplicaId", INT32),
             Field("ReplicaDirectoryId", UUID, 1),
@@ -146,8 +144,8 @@ VOTE: Final = Api(
         ),
     ),
     Fields(
-        _ERROR,
-        _topics(_PARTITION, _ERROR, *_LEADS, Field("VoteGranted", BOOL)),
+        ERROR,
+        _topics(PARTITION, ERROR, *_LEADS, Field("VoteGranted", BOOL)),
         _NODE_ENDPOINTS,
     ),
 )
@@ -160,10 +158,10 @@ BEGIN_QUORUM_EPOCH: Final = Api(
     Fields(
         _CLUSTER,
         Field("VoterId", INT32, 1, default=-1),
-        _topics(_PARTITION, Field("VoterDirectoryId", UUID, 1), *_LEADS),
+        _topics(PARTITION, Field("VoterDirectoryId", UUID, 1), *_LEADS),
         _listeners("LeaderEndpoints", 1),
     ),
-    Fields(_ERROR, _topics(_PARTITION, _ERROR, *_LEADS), _NODE_ENDPOINTS),
+    Fields(ERROR, _topics(PARTITION, ERROR, *_LEADS), _NODE_ENDPOINTS),
     flexible=1,
 )
 
@@ -175,7 +173,7 @@ END_QUORUM_EPOCH: Final = Api(
     Fields(
         _CLUSTER,
         _topics(
-            _PARTITION,
+            PARTITION,
             *_LEADS,
             Field("PreferredSuccessors", Array(INT32), until=0),
             Field(
@@ -186,7 +184,7 @@ END_QUORUM_EPOCH: Final = Api(
         ),
         _listeners("LeaderEndpoints", 1),
     ),
-    Fields(_ERROR, _topics(_PARTITION, _ERROR, *_LEADS), _NODE_ENDPOINTS),
+    Fields(ERROR, _topics(PARTITION, ERROR, *_LEADS), _NODE_ENDPOINTS),
     flexible=1,
 )
 
@@ -203,13 +201,13 @@ DESCRIBE_QUORUM: Final = Api(
     "DescribeQuorum",
     0,
     2,
-    Fields(_topics(_PARTITION)),
+    Fields(_topics(PARTITION)),
     Fields(
-        _ERROR,
+        ERROR,
         Field("ErrorMessage", NULLABLE_STRING, 2),
         _topics(
-            _PARTITION,
-            _ERROR,
+            PARTITION,
+            ERROR,
             Field("ErrorMessage", NULLABLE_STRING, 2),
             *_LEADS,
             Field("HighWatermark", INT64),
@@ -241,11 +239,11 @@ FETCH_SNAPSHOT: Final = Api(
         Field("ClusterId", NULLABLE_STRING, tag=0),
     ),
     Fields(
-        _THROTTLE,
-        _ERROR,
+        THROTTLE,
+        ERROR,
         _topics(
             Field("Index", INT32),
-            _ERROR,
+            ERROR,
             _SNAPSHOT,
             Field("CurrentLeader", Fields(*_LEADS), tag=0),
             Field("Size", INT64),
@@ -268,8 +266,8 @@ DESCRIBE_CLUSTER: Final = Api(
         Field("IncludeFencedBrokers", BOOL, 2),
     ),
     Fields(
-        _THROTTLE,
-        _ERROR,
+        THROTTLE,
+        ERROR,
         _MESSAGE,
         Field("EndpointType", INT8, 1, default=1),
         Field("ClusterId", STRING),
@@ -304,7 +302,7 @@ ADD_RAFT_VOTER: Final = Api(
         _listeners(),
         Field("AckWhenCommitted", BOOL, 1, default=True),
     ),
-    Fields(_THROTTLE, _ERROR, _MESSAGE),
+    Fields(THROTTLE, ERROR, _MESSAGE),
 )
 
 REMOVE_RAFT_VOTER: Final = Api(
@@ -313,7 +311,7 @@ REMOVE_RAFT_VOTER: Final = Api(
     0,
     0,
     Fields(_CLUSTER, *_VOTER),
-    Fields(_THROTTLE, _ERROR, _MESSAGE),
+    Fields(THROTTLE, ERROR, _MESSAGE),
 )
 
 UPDATE_RAFT_VOTER: Final = Api(
@@ -332,8 +330,8 @@ UPDATE_RAFT_VOTER: Final = Api(
         ),
     ),
     Fields(
-        _THROTTLE,
-        _ERROR,
+        THROTTLE,
+        ERROR,
         Field(
             "CurrentLeader",
             Fields(
@@ -361,7 +359,7 @@ SUBMIT: Final = Api(
         ),
     ),
     Fields(
-        _ERROR,
+        ERROR,
         Field("LeaderId", INT32, default=-1),
         Field("LeaderEpoch", INT32, default=-1),
         Field("BaseOffset", INT64, default=-1),

@@ -5,9 +5,9 @@ Source: FetchRequest.json, FetchResponse.json, Kafka 4.3.1.
 
 from typing import Final
 
+from rlmm_daemon.codec.kraft.fields import ERROR, PARTITION, THROTTLE
 from rlmm_daemon.codec.kraft.schema import (
     INT8,
-    INT16,
     INT32,
     INT64,
     NULLABLE_BYTES,
@@ -21,9 +21,6 @@ from rlmm_daemon.codec.kraft.schema import (
 )
 
 _INT64_MAX: Final = (1 << 63) - 1
-_ERROR: Final = Field("ErrorCode", INT16)
-_THROTTLE: Final = Field("ThrottleTimeMs", INT32)
-_PARTITION: Final = Field("PartitionIndex", INT32)
 _CURRENT_LEADER: Final = Fields(
     Field("LeaderId", INT32, default=-1), Field("LeaderEpoch", INT32, default=-1)
 )
@@ -76,8 +73,8 @@ FETCH: Final = Api(
         ),
     ),
     Fields(
-        _THROTTLE,
-        _ERROR,
+        THROTTLE,
+        ERROR,
         Field("SessionId", INT32),
         Field(
             "Responses",
@@ -88,8 +85,8 @@ FETCH: Final = Api(
                         "Partitions",
                         Array(
                             Fields(
-                                _PARTITION,
-                                _ERROR,
+                                PARTITION,
+                                ERROR,
                                 Field("HighWatermark", INT64),
                                 Field("LastStableOffset", INT64, default=-1),
                                 Field("LogStartOffset", INT64, default=-1),

@@ -18,26 +18,28 @@ _NOBODY: Final = -1
 _EPOCH_MAX: Final = 2**31 - 1
 
 
-class _Voter(msgspec.Struct, forbid_unknown_fields=True):
-    voterId: int  # noqa: N815 - Kafka's own names, in its order
+class _Voter(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
+    voter_id: int
 
 
-class _Version0(msgspec.Struct, forbid_unknown_fields=True):
-    clusterId: str  # noqa: N815
-    leaderId: int  # noqa: N815
-    leaderEpoch: int  # noqa: N815
-    votedId: int  # noqa: N815
-    appliedOffset: int  # noqa: N815
-    currentVoters: list[_Voter] | None  # noqa: N815
-    data_version: int
+class _Version0(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
+    """Kafka's fields, in its order."""
+
+    cluster_id: str
+    leader_id: int
+    leader_epoch: int
+    voted_id: int
+    applied_offset: int
+    current_voters: list[_Voter] | None
+    data_version: int = msgspec.field(name="data_version")
 
 
-class _Version1(msgspec.Struct, forbid_unknown_fields=True):
-    leaderId: int  # noqa: N815
-    leaderEpoch: int  # noqa: N815
-    votedId: int  # noqa: N815
-    votedDirectoryId: str  # noqa: N815
-    data_version: int
+class _Version1(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
+    leader_id: int
+    leader_epoch: int
+    voted_id: int
+    voted_directory_id: str
+    data_version: int = msgspec.field(name="data_version")
 
 
 class _Any(msgspec.Struct):
@@ -67,7 +69,7 @@ def decode(data: bytes) -> SavedState:
             return _state(msgspec.json.decode(data, type=_Version0), NO_DIRECTORY)
         if version == 1:
             kept = msgspec.json.decode(data, type=_Version1)
-            return _state(kept, uuid_bytes(kept.votedDirectoryId))
+            return _state(kept, uuid_bytes(kept.voted_directory_id))
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Malformed(f"no quorum state: {error}") from error
     except InvalidArgument as error:
@@ -76,14 +78,14 @@ def decode(data: bytes) -> SavedState:
 
 
 def _state(kept: _Version0 | _Version1, directory: bytes) -> SavedState:
-    if not 0 <= kept.leaderEpoch <= _EPOCH_MAX:
-        raise Malformed(f"leaderEpoch is {kept.leaderEpoch}")
-    if min(kept.leaderId, kept.votedId) < _NOBODY:
-        raise Malformed(f"leaderId {kept.leaderId} or votedId {kept.votedId} is no replica's")
-    if kept.votedId == _NOBODY and any(directory):
+    if not 0 <= kept.leader_epoch <= _EPOCH_MAX:
+        raise Malformed(f"leaderEpoch is {kept.leader_epoch}")
+    if min(kept.leader_id, kept.voted_id) < _NOBODY:
+        raise Malformed(f"leaderId {kept.leader_id} or votedId {kept.voted_id} is no replica's")
+    if kept.voted_id == _NOBODY and any(directory):
         raise Malformed("a directory was voted for, and no replica")
     return SavedState(
-        epoch=kept.leaderEpoch,
-        leader=None if kept.leaderId == _NOBODY else kept.leaderId,
-        voted=None if kept.votedId == _NOBODY else ReplicaKey(kept.votedId, directory),
+        epoch=kept.leader_epoch,
+        leader=None if kept.leader_id == _NOBODY else kept.leader_id,
+        voted=None if kept.voted_id == _NOBODY else ReplicaKey(kept.voted_id, directory),
     )

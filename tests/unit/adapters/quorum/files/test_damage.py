@@ -108,7 +108,7 @@ def refused_or_same(started: bool, path: str, content: bytes) -> None:  # noqa: 
 
 
 @pytest.mark.parametrize(("started", "path"), CASES)
-def test_no_flipped_bit_is_believed(started: bool, path: str) -> None:  # noqa: FBT001
+def test_no_flipped_bit_is_believed(started: bool, path: str) -> None:  # noqa: FBT001 - a case's
     whole = WHOLE[started][path]
     for at in range(len(whole)):
         damaged = bytearray(whole)
@@ -117,7 +117,7 @@ def test_no_flipped_bit_is_believed(started: bool, path: str) -> None:  # noqa: 
 
 
 @pytest.mark.parametrize(("started", "path"), CASES)
-def test_no_file_that_is_cut_short_is_believed(started: bool, path: str) -> None:  # noqa: FBT001
+def test_no_file_that_is_cut_short_is_believed(started: bool, path: str) -> None:  # noqa: FBT001 - a case's
     whole = WHOLE[started][path]
     for size in range(len(whole)):
         refused_or_same(started, path, whole[:size])
@@ -135,7 +135,7 @@ SPARE: Final = ("0000000000.checkpoint", "0000000006.checkpoint")
 
 
 @pytest.mark.parametrize(("started", "path"), CASES)
-def test_what_is_gone_is_missed(started: bool, path: str) -> None:  # noqa: FBT001
+def test_what_is_gone_is_missed(started: bool, path: str) -> None:  # noqa: FBT001 - a case's
     files = dict(WHOLE[started])
     del files[path]
     if path.endswith(REMAKABLE):
