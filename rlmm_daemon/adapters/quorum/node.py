@@ -85,8 +85,6 @@ class Node:
         self.started = asyncio.Event()
         self.submissions = Submissions()
         self._reads = Reads()
-        #: Called with each new end of what is committed.
-        self.on_commit: list[Callable[[int], None]] = [self.submissions.committed]
         #: Called when role, epoch, leader or voters are others than before.
         self.on_change: list[Callable[[Replica], None]] = []
         #: Counted since the start, by kind.
@@ -256,9 +254,11 @@ class Node:
 
     async def _next(self) -> list[Input]:
         """Return what happened, as soon as something has, or time has gone by."""
-        while not self._inbox and not self.submissions.are_new and not self._work.is_due:
+        while True:
             if self._broken is not None:
                 raise self._broken
+            if self._inbox or self.submissions.are_new or self._work.is_due:
+                break
             self._bell.clear()
             due = deadline(self.replica)
             wait = None if due is None else max(0.0, due / 1000 - self._clock.monotonic())
@@ -339,8 +339,7 @@ class Node:
             case inputs.ReadRefused(token=token, leader=leader):
                 self._reads.refused(token, leader)
             case inputs.Commit(end=end):
-                for call in self.on_commit:
-                    call(end)
+                self.submissions.committed(end)
             case inputs.Alarm(kind=kind, message=message):
                 self._notices.alarm(kind, message)
             case inputs.Fail(message=message):

@@ -10,6 +10,7 @@ from rlmm_daemon.adapters.quorum.client import QuorumClient
 from rlmm_daemon.adapters.quorum.handshake import Plain
 from rlmm_daemon.adapters.quorum.wire import Group
 from rlmm_daemon.codec import batches
+from rlmm_daemon.core.raft.inputs import Tick
 from rlmm_daemon.core.raft.roles import Follower
 from rlmm_daemon.domain.errors import InvalidArgument, NotLeader
 from tests.support import quorum as support
@@ -143,6 +144,18 @@ async def test_a_disk_that_fails_ends_the_replica_and_another_leads(
         following = await quorum.until_led()
         assert following != leader
         assert await quorum.nodes[following].submit([RECORD]) > 0
+
+
+async def test_a_replica_that_is_asked_without_a_pause_ends_of_its_disk_too(tmp_path: Path) -> None:
+    async with quorum_of_ours(tmp_path, voters=1) as quorum:
+        node = quorum.nodes[await quorum.until_led()]
+        node._broken = OSError(errno.EIO, "broken")
+        node._take(Tick())
+        with pytest.raises(OSError, match="broken"):
+            await node._next()
+        with pytest.raises(ExceptionGroup) as failure:
+            await quorum.failed(1)
+        assert failure.group_contains(OSError, match="broken")
 
 
 async def test_an_observer_follows_is_added_and_removed(tmp_path: Path) -> None:
