@@ -4,7 +4,6 @@ They make a snapshot after a few thousand bytes, so that whoever comes later has
 """
 
 import asyncio
-import base64
 import subprocess
 import time
 from collections.abc import AsyncIterator, Callable
@@ -24,6 +23,7 @@ from rlmm_daemon.adapters.quorum.wire import Group
 from rlmm_daemon.core.raft.roles import Timing
 from rlmm_daemon.core.raft.voters import Endpoint, ReplicaKey, Voter
 from rlmm_daemon.domain.errors import StorageUnavailable
+from tests.kafka.quorum_rig import as_text, directory_id
 
 TOPIC: Final = "__cluster_metadata"
 TOPIC_ID: Final = bytes(15) + b"\x01"
@@ -33,14 +33,6 @@ OURS: Final = 4
 SECONDS: Final = 60.0
 #: Never the leader of a quorum whose records it can't write.
 FOLLOWS: Final = Timing(election=3_600_000, fetch=3_600_000, poll=500)
-
-
-def directory_id(number: int) -> bytes:
-    return bytes([number]) * 16
-
-
-def as_text(number: int) -> str:
-    return base64.urlsafe_b64encode(directory_id(number)).decode().rstrip("=")
 
 
 class Controllers:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from deploy.dev.stack.kafka import libs
 from rlmm_daemon.domain.errors import OutcomeUnknown
-from tests.kafka.controllers_rig import OURS, as_text, controllers, metadata_quorum
-from tests.kafka.quorum_rig import EAGER, PATIENT, Mixed, log_of, mixed
+from tests.kafka.controllers_rig import OURS, controllers, metadata_quorum
+from tests.kafka.quorum_rig import EAGER, PATIENT, Mixed, as_text, log_of, mixed
 from tests.support.quorum import CALM, quorum_of_ours
 
 RECORD = (None, b"z" * 256)
