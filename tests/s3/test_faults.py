@@ -734,15 +734,19 @@ async def test_copies_hold_none_of_their_parts_in_memory_whatever_happens(world,
         with pytest.raises(StorageUnavailable):
             await storage.put_segment(segment(source), progress=Progress())
         await until(lambda: world.quiet(storage))
-        gc.collect()
-        left, peak = tracemalloc.get_traced_memory()
+        peak = tracemalloc.get_traced_memory()[1]
+        await until(lambda: _traced() - before <= 4 * MIB)
     finally:
         tracemalloc.stop()
         source.close()
     assert peak - before <= 32 * MIB
-    assert left - before <= 4 * MIB
     await settled(world, storage)
     await storage.close()
+
+
+def _traced() -> int:
+    gc.collect()
+    return tracemalloc.get_traced_memory()[0]
 
 
 async def test_after_one_fault_after_the_other_no_memory_is_held(world):
@@ -766,11 +770,11 @@ async def test_after_one_fault_after_the_other_no_memory_is_held(world):
             assert hit.hits
             world.proxy.lift()
         await until(lambda: world.quiet(storage))
-        gc.collect()
-        left = tracemalloc.get_traced_memory()[0]
+        # Sockets on both sides of the proxy, which is in this process, give back what they hold of
+        # a broken connection in their own time.
+        await until(lambda: _traced() - before <= 4 * MIB)  # not even one part
     finally:
         tracemalloc.stop()
-    assert left - before <= 4 * MIB, "not even one part"
     await settled(world, storage)
     await storage.close()
 
