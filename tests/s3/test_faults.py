@@ -735,7 +735,7 @@ async def test_copies_hold_none_of_their_parts_in_memory_whatever_happens(world,
             await storage.put_segment(segment(source), progress=Progress())
         await until(lambda: world.quiet(storage))
         peak = tracemalloc.get_traced_memory()[1]
-        await until(lambda: _traced() - before <= 4 * MIB)
+        await until(lambda: _traced() - before <= 4 * MIB, seconds=60)
     finally:
         tracemalloc.stop()
         source.close()
@@ -772,7 +772,7 @@ async def test_after_one_fault_after_the_other_no_memory_is_held(world):
         await until(lambda: world.quiet(storage))
         # Sockets on both sides of the proxy, which is in this process, give back what they hold of
         # a broken connection in their own time.
-        await until(lambda: _traced() - before <= 4 * MIB)  # not even one part
+        await until(lambda: _traced() - before <= 4 * MIB, seconds=60)  # not even one part
     finally:
         tracemalloc.stop()
     await settled(world, storage)
