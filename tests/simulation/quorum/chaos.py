@@ -273,7 +273,7 @@ class Chaos:
         if self._counts(voters, node) and not self._may_lose(voters, node):
             return
         node.crash()
-        del world.disks[node.key]
+        world.truth.replaced[node.key] = world.disks.pop(node.key)
         key = ReplicaKey(node.key.id, world.rng.randbytes(16))
         world.disks[key] = Disk(key, node.disk.bootstrap)
         fresh = Node(world, world.disks[key])

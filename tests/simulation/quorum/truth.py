@@ -35,6 +35,8 @@ class Truth:
 
     #: Disks by replica: one that was replaced is gone.
     disks: Mapping[ReplicaKey, "Disk"]
+    #: Those that were replaced, as they were: what they told before may be on its way still.
+    replaced: dict[ReplicaKey, "Disk"] = field(default_factory=dict)
     leaders: dict[int, int] = field(default_factory=dict)
     votes: dict[tuple[ReplicaKey, int], ReplicaKey] = field(default_factory=dict)
     granted: set[tuple[ReplicaKey, int]] = field(default_factory=set)
@@ -224,9 +226,10 @@ class Truth:
         return self.committed[at] if at >= 0 else None
 
     def on_a_majority(self, voters: VoterSet, end: int) -> None:
-        """QuorumLog: what a leader calls committed is on the disks of most voters."""
+        """QuorumLog: what a leader calls committed is, or was, on the disks of most voters."""
         last = self.last_before(end)
-        disks = [self.disks[key] for key in voters.keys if key in self.disks]
+        ever = {**self.replaced, **self.disks}
+        disks = [ever[key] for key in voters.keys if key in ever]
         having = sum(disk.synced >= end and disk.holds(last) for disk in disks)
         hold(
             having >= voters.majority,
