@@ -117,9 +117,15 @@ class BucketMarker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         return self.format >= MARKER_FORMAT
 
 
+#: A state of a metadata partition in a presence file. It begins as `failed`, on which older nightly
+#: jobs stop, too: whether events are missing from the log is not known yet.
+COMPARING: Final = "failed_or_comparing"
+
+
 class PresencePartition(msgspec.Struct, frozen=True, kw_only=True):
     """One followed metadata partition as its daemon sees it."""
 
+    #: Of `PartitionState`, or `COMPARING`.
     state: str
     #: Kafka's uuid text of the metadata topic.
     topic_id: str

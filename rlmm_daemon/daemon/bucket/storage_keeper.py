@@ -8,7 +8,13 @@ from types import MappingProxyType
 import msgspec
 import structlog
 
-from rlmm_daemon.codec.marker import MARKER_KEY, AcceptedLoss, Hold, PresencePartition
+from rlmm_daemon.codec.marker import (
+    COMPARING,
+    MARKER_KEY,
+    AcceptedLoss,
+    Hold,
+    PresencePartition,
+)
 from rlmm_daemon.codec.state_files import Position
 from rlmm_daemon.core.explain.facts import LastError
 from rlmm_daemon.core.readiness import twins
@@ -273,7 +279,7 @@ async def _tell_of_changes(
         now = (
             manager.assignment.incarnation_ms,
             manager.assignment.has_manager,
-            {follower.partition: follower.state for follower in manager.followed()},
+            _states(manager),
             holds(),
         )
         if now != before:
@@ -285,6 +291,22 @@ async def _tell_of_changes(
         await asyncio.sleep(_LOOK_SECONDS)
 
 
+def _states(manager: Manager) -> dict[MetadataPartition, str]:
+    """Return the state of each followed partition, as presence files have it.
+
+    A fold that was dropped takes the position up to which it had read along: until the replay is
+    compared with what it knew, nobody else could see that the log lost something.
+    """
+    return {
+        follower.partition: (
+            follower.state.value
+            if follower.history.settled or follower.state is PartitionState.FAILED
+            else COMPARING
+        )
+        for follower in manager.followed()
+    }
+
+
 def presence_of(
     manager: Manager,
     counts: Mapping[MetadataPartition, LiveCount] = MappingProxyType({}),
@@ -293,7 +315,7 @@ def presence_of(
     """Return what the presence file says of the followed metadata partitions."""
     identity = manager.fleet.identity
     topic_id = uuid_text(identity.topic_id) if identity else ""
-    states = {follower.partition: follower.state for follower in manager.followed()}
+    states = _states(manager)
     unread = {partition: Position(0, -1) for partition in states}
     positions = {**unread, **manager.fleet.furthest()}
     return PresenceFacts(
@@ -304,7 +326,7 @@ def presence_of(
         holds=holds,
         partitions={
             partition: PresencePartition(
-                state=states.get(partition, PartitionState.UNASSIGNED).value,
+                state=states.get(partition, PartitionState.UNASSIGNED.value),
                 topic_id=topic_id,
                 leader_epoch=position.leader_epoch,
                 next_offset=position.next_offset,

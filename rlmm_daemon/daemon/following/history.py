@@ -145,6 +145,11 @@ class History:
         return self._missing is not None
 
     @property
+    def settled(self) -> bool:
+        """Whether it is known that nothing has to be compared with what was known before."""
+        return self._loaded and not self.comparing
+
+    @property
     def missing(self) -> list[bytes]:
         """The records (COPY_SEGMENT_FINISHED) that the replay has not shown yet, in no order."""
         return [] if self._missing is None else list(self._missing)

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from rlmm_daemon.codec.marker import BucketMarker, Presence, PresencePartition
+from rlmm_daemon.codec.marker import COMPARING, BucketMarker, Presence, PresencePartition
 from rlmm_daemon.core.disposal.holds import covers
 from rlmm_daemon.domain.ids import uuid_text
 from rlmm_daemon.ports.event_log import EpochEnd, LogRange
@@ -237,7 +237,9 @@ def _written(presence: Presence) -> str:
 def _against(number: int, seen: PresencePartition, evidence: Evidence) -> str:
     """Return why what a daemon has seen of a partition is not what was read; "": it is."""
     if seen.state.startswith("failed"):
-        return f"is {seen.state} (rlmm explain says what ends it)"
+        compared = "compared with what its daemon had read before"
+        word = compared if seen.state == COMPARING else seen.state
+        return f"is {word} (rlmm explain says what ends it)"
     topic_id = uuid_text(evidence.log.identity.topic_id)
     if seen.topic_id != topic_id:
         return f"is of topic id {seen.topic_id}, the log is {topic_id}"

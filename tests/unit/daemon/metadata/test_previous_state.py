@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from rlmm_daemon.codec.marker import COMPARING
 from rlmm_daemon.codec.state_files import Position
 from rlmm_daemon.core.partitioner import metadata_partition
 from rlmm_daemon.core.readiness.states import FailureReason, PartitionState, TroubleKind
@@ -524,6 +525,38 @@ async def test_the_presence_file_says_how_many_segments_are_finished_at_least(ri
         seen = presence_of(manager, counts.known).partitions[follower.partition]
         assert (seen.live_segments, seen.live_at) == (1, follower.fold.position)
         assert presence_of(manager).partitions[follower.partition].live_segments is None
+
+
+async def test_the_presence_file_tells_of_a_loss_before_the_replay_has_shown_it(rig, monkeypatch):
+    """The dropped fold took its position along: the nightly job would see a log that is whole."""
+    async with rig.manager() as manager:
+        await ready(manager)
+        await copied(manager, 1, 0, 9)
+        assert await Operator(manager).snapshot_now(None)
+    rig.store.truncate(of(TP), 1)
+    async with rig.manager() as manager:
+        follower = await follower_of(manager)
+        await until(lambda: follower.state is PartitionState.FAILED)
+    goes_on = asyncio.Event()
+    follow = MemoryEventLog.follow
+
+    async def slowly(*args, **kwargs):
+        await goes_on.wait()
+        async for batch in follow(*args, **kwargs):
+            yield batch
+
+    monkeypatch.setattr(MemoryEventLog, "follow", slowly)
+
+    def said(manager):
+        return presence_of(manager).partitions[of(TP)].state
+
+    async with rig.manager() as manager:
+        follower = await follower_of(manager)
+        await until(lambda: follower.history.comparing)
+        assert (follower.state, said(manager)) == (PartitionState.REPLAYING, COMPARING)
+        goes_on.set()
+        await until(lambda: follower.state is PartitionState.FAILED)
+        assert said(manager) == "failed"
 
 
 async def test_a_damaged_identity_is_never_ended_by_emptying_what_holds_the_log(rig):

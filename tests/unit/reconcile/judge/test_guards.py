@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from rlmm_daemon.codec.marker import (
+    COMPARING,
     AcceptedLoss,
     BucketMarker,
     Hold,
@@ -156,6 +157,7 @@ def test_a_daemon_that_saw_more_or_other_than_the_log_has() -> None:
     began = seen(leader_epoch=-1, next_offset=0)
     assert reasons(evidence(presences=began)) == [], "it has read nothing yet"
     assert "is failed" in against(presences=seen(state="failed"))
+    assert "is compared with what" in against(presences=seen(state=COMPARING))
     assert "is of topic id" in against(presences=seen(topic_id=uuid_text(bytes(16))))
 
 
