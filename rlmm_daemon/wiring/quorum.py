@@ -13,7 +13,6 @@ import structlog
 from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.adapters.os.disk import LocalDisk
 from rlmm_daemon.adapters.quorum.authentication.principals import Principal
-from rlmm_daemon.adapters.quorum.authentication.tls import MutualTls, TlsOptions, own_cluster
 from rlmm_daemon.adapters.quorum.client import QuorumClient
 from rlmm_daemon.adapters.quorum.files.identity import read_meta
 from rlmm_daemon.adapters.quorum.files.layout import Layout, lost
@@ -34,6 +33,14 @@ from rlmm_daemon.domain.errors import (
     StorageUnavailable,
 )
 from rlmm_daemon.domain.ids import uuid_text
+from rlmm_daemon.wiring.quorum_proof import (
+    Belief,
+    Proof,
+    acceptor_of,
+    dialer_of,
+    require_allowed,
+    way_of,
+)
 
 _log = structlog.get_logger(__name__)
 
@@ -48,16 +55,6 @@ _ANYWHERE: Final = frozenset({"0.0.0.0", "::", "*"})  # noqa: S104 - refused
 _OF_ADDRESSES: Final = frozenset({errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 
 
-class Proof(msgspec.Struct, frozen=True, kw_only=True):
-    """How a member proves who it is; without files, nobody does."""
-
-    ca_file: str | None = None
-    certificate_file: str | None = None
-    key_file: str | None = None
-    #: In the clear, beyond loopback too.
-    insecure: bool = False
-
-
 class QuorumProcess(msgspec.Struct, frozen=True, kw_only=True):
     """What `rlmm quorum run` is told."""
 
@@ -65,6 +62,7 @@ class QuorumProcess(msgspec.Struct, frozen=True, kw_only=True):
     listen: Endpoint
     servers: tuple[Endpoint, ...]
     proof: Proof = Proof()
+    belief: Belief = Belief()
     #: Names of operators that may add and remove voters.
     voter_changers: frozenset[str] = frozenset()
 
@@ -102,13 +100,24 @@ async def _replica(disk: LocalDisk, options: QuorumProcess) -> None:
     await require_not_abandoned(disk, options.directory)
     topic_id = await topic_id_of(disk, options.directory)
     meta = await read_meta(disk, Layout(options.directory, TOPIC))
-    way = _way(
+    member, clock = Principal(node=meta.node_id), SystemClock()
+    way = way_of(
         options.proof,
         cluster_id=meta.cluster_id,
-        member=Principal(node=meta.node_id),
+        member=member,
         voter_changers=options.voter_changers,
+        asks_clients=not options.belief.asks_sasl,
     )
-    _require_allowed(way, listen)
+    require_allowed(way, listen)
+    acceptor = acceptor_of(
+        way,
+        options.belief,
+        proof=options.proof,
+        cluster_id=meta.cluster_id,
+        voter_changers=options.voter_changers,
+        now_ms=clock.now_ms,
+    )
+    dialer = dialer_of(way, options.proof, member)
     replica = ReplicaOptions(
         directory=options.directory,
         topic=TOPIC,
@@ -123,7 +132,7 @@ async def _replica(disk: LocalDisk, options: QuorumProcess) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     try:
-        async with running(disk, SystemClock(), replica, acceptor=way, dialer=way) as node:
+        async with running(disk, clock, replica, acceptor=acceptor, dialer=dialer) as node:
             _tell(node, options, topic_id)
             await stop.wait()
             _log.info("stopping", handing_over=_leads(node))
@@ -221,59 +230,21 @@ async def asking(
         ConfigError: a server is beyond loopback, and nobody would prove who they are; or the files
             of the proof don't hold.
     """
-    way = _way(proof)
+    way = way_of(proof)
     for each in servers:
-        _require_allowed(way, each)
+        if isinstance(way, Plain):
+            require_allowed(way, each)
+    dialer = dialer_of(way, proof)
 
     def client(cluster_id: str) -> QuorumClient:
         # An operator's questions name no topic id.
         group = Group(
             cluster_id=cluster_id, topic=TOPIC, topic_id=bytes(16), listener=servers[0].name
         )
-        return QuorumClient(group, way, servers, timeout_seconds=timeout_seconds)
+        return QuorumClient(group, dialer, servers, timeout_seconds=timeout_seconds)
 
     cluster_id = await client("").cluster_id()
     return cluster_id, client(cluster_id)
-
-
-def _way(
-    proof: Proof,
-    *,
-    cluster_id: str | None = None,
-    member: Principal | None = None,
-    voter_changers: frozenset[str] = frozenset(),
-) -> Plain | MutualTls:
-    """Return how connections are made; without a `cluster_id`, in that of the certificate.
-
-    Raises:
-        ConfigError: only some of the files are named, or they don't hold.
-    """
-    ca, certificate, key = proof.ca_file, proof.certificate_file, proof.key_file
-    if ca is None or certificate is None or key is None:
-        if (ca, certificate, key) != (None, None, None):
-            raise ConfigError("--ca, --certificate and --key go together")
-        return Plain(insecure=proof.insecure)
-    options = TlsOptions(
-        cluster_id=cluster_id or "",
-        ca_file=ca,
-        certificate_file=certificate,
-        key_file=key,
-        member=member,
-        voter_changers=voter_changers,
-    )
-    if cluster_id is None:
-        options = msgspec.structs.replace(options, cluster_id=own_cluster(options))
-    return MutualTls(options)
-
-
-def _require_allowed(way: Plain | MutualTls, at: Endpoint) -> None:
-    try:
-        way.check(at.host)
-    except ConfigError as error:
-        raise ConfigError(
-            f"{at.host} is not on loopback, and nobody would prove who they are: name --ca, "
-            "--certificate and --key, or say --insecure where nobody else reaches it"
-        ) from error
 
 
 def _first(errors: BaseExceptionGroup[Exception]) -> BaseException:

@@ -247,6 +247,72 @@ def test_members_prove_who_they_are(tmp_path: Path):
             assert run.exit_code == 3, run.output
 
 
+def test_members_prove_who_they_are_by_passwords(tmp_path: Path):
+    """Over TLS that shows the servers alone: replicas and operators have no certificate to show."""
+    authority = Authority(tmp_path / "keys")
+    lines = []
+    for member in ("1", "2", "3", "operator/chief", "operator/clerk"):
+        (tmp_path / f"{member.replace('/', '-')}.password").write_text(f"s3cret-{member}\n")
+        run = CliRunner().invoke(
+            main, ["quorum", "user", member], input=f"s3cret-{member}\ns3cret-{member}\n"
+        )
+        assert run.exit_code == 0, run.output
+        lines.append(run.stdout.splitlines()[-1])
+    users = tmp_path / "users"
+    users.write_text("\n".join(lines) + "\n")
+
+    def known(name: str, password: str | None = None) -> tuple[str, ...]:
+        file = str(tmp_path / f"operator-{password or name}.password")
+        return ("--ca", str(authority.ca), "--user", name, "--password-file", file)
+
+    with QuorumProcesses(tmp_path) as quorum:
+        quorum.format(1, 2, 3)
+        for node_id in (1, 2, 3):
+            own = ("--password-file", str(tmp_path / f"{node_id}.password"))
+            asks = ("--users", str(users), "--voter-changer", "chief")
+            quorum[node_id].proof = (*proven(authority, str(node_id)), *own, *asks)
+        quorum.start(1, 2, 3)
+        shown = looked(quorum, known("clerk"))
+        assert [each["id"] for each in shown["voters"]] == [1, 2, 3]
+        gone = ("remove", "--node-id", str(next(n for n in (1, 2, 3) if n != shown["leader"])))
+        refused = rlmm(*gone, "--execute", *known("clerk"), *quorum.asked)
+        assert "cluster_authorization_failed" in refused.output
+        wrong = rlmm("describe", "--timeout", "1", *known("clerk", "chief"), *quorum.asked)
+        assert wrong.exit_code == 3, wrong.output
+        assert "a wrong user or password" in wrong.output
+        done = rlmm(*gone, "--execute", *known("chief"), *quorum.asked)
+        assert done.exit_code == 0, done.output
+        assert not any("s3cret" in each.output.read_text() for each in quorum.replicas.values())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--users", "users"), "name its own --password-file or --token-file"),
+        (("--users", "absent", "--password-file", "password"), "absent can't be read"),
+        (("--password-file", "absent"), "absent can't be read"),
+        (("--password-file", "users"), "holds no password"),
+        (
+            ("--password-file", "password", "--token-file", "password"),
+            "only one of --password-file",
+        ),
+        (("--token-file", "password"), "holds no signed token"),
+        (("--token-keys", "users"), "--token-keys, --token-issuer and --token-audience go"),
+    ],
+)
+def test_a_proof_that_can_not_hold_does_not_start(tmp_path: Path, words, said):
+    with QuorumProcesses(tmp_path) as quorum:
+        quorum.format(1)
+        (tmp_path / "users").write_text("\n\n")
+        (tmp_path / "password").write_text("s3cret\n")
+        files = ("users", "absent", "password")
+        quorum[1].proof = [str(tmp_path / word) if word in files else word for word in words]
+        quorum.start(1)
+        assert quorum[1].ended() == 78
+        assert said in quorum[1].output.read_text()
+        assert "s3cret" not in quorum[1].output.read_text()
+
+
 def looked(quorum: QuorumProcesses, proof: tuple[str, ...]) -> Any:
     """Return what `describe` shows, once all is well."""
     until = time.monotonic() + 30

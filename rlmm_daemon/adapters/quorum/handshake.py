@@ -34,6 +34,8 @@ class Stream(msgspec.Struct, frozen=True):
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     peer: Peer = Peer()
+    #: By the loop's clock: from then on the proof does not hold. None: for as long as it is open.
+    until: float | None = None
 
     async def frame(self, bytes_max: int) -> bytes:
         """Return the next frame without its size.

@@ -190,12 +190,21 @@ class Listener:
     async def _serve(self, task: asyncio.Task[None], stream: Stream, frame: bytes) -> None:
         while True:
             await self._answer(stream, frame)
+            if (patience := self._patience(stream)) <= 0:
+                return  # who it is has to be proven anew
             self._idle[task] = None
-            async with asyncio.timeout(self._limits.idle_seconds):
+            async with asyncio.timeout(patience):
                 size = await stream.size()
             self._idle.pop(task, None)
             async with asyncio.timeout(self._limits.request_seconds):
                 frame = await self._request(stream, size)
+
+    def _patience(self, stream: Stream) -> float:
+        """Return for how long the next request may be waited for: no longer than the proof."""
+        if stream.until is None:
+            return self._limits.idle_seconds
+        rest = stream.until - asyncio.get_running_loop().time()
+        return min(self._limits.idle_seconds, rest)
 
     async def _request(self, stream: Stream, size: int) -> bytes:
         """Return a request behind its size; a large one only as far as there is memory for it."""

@@ -96,15 +96,20 @@ def quorum_options(command: Callable[..., Any]) -> Callable[..., Any]:
         metavar="SECONDS",
         help="Give up after so long.",
     )
+    @click.option(
+        "--user", metavar="NAME", help="The operator whose password --password-file holds."
+    )
     @proof_options
     @functools.wraps(command)
     def with_quorum(
         *args: Any,
         servers: tuple[Endpoint, ...],
         timeout_seconds: float,
+        user: str | None,
         proof: dict[str, Any],
         **kwargs: Any,
     ) -> Any:
+        proof |= {"user": user}
         quorum = Quorum(servers=servers, timeout_seconds=timeout_seconds, proof=proof)
         return command(*args, quorum=quorum, **kwargs)
 
@@ -123,25 +128,33 @@ def proof_options(command: Callable[..., Any]) -> Callable[..., Any]:
     )
     @click.option("--key", "key_file", metavar="FILE", help="Of the certificate.")
     @click.option(
+        "--password-file",
+        metavar="FILE",
+        help="Prove by SCRAM-SHA-256 with the password in it, where replicas have --users.",
+    )
+    @click.option(
+        "--token-file",
+        metavar="FILE",
+        help="Prove by the signed token in it (OAUTHBEARER), where replicas have --token-keys.",
+    )
+    @click.option(
         "--insecure",
         is_flag=True,
         help="Speak in the clear beyond loopback: whoever reaches the port may vote.",
     )
     @functools.wraps(command)
-    def with_proof(
-        *args: Any,
-        ca_file: str | None,
-        certificate_file: str | None,
-        key_file: str | None,
-        insecure: bool,
-        **kwargs: Any,
-    ) -> Any:
-        proof = {
-            "ca_file": ca_file,
-            "certificate_file": certificate_file,
-            "key_file": key_file,
-            "insecure": insecure,
-        }
+    def with_proof(*args: Any, **kwargs: Any) -> Any:
+        proof = {name: kwargs.pop(name) for name in _OF_PROOF}
         return command(*args, proof=proof, **kwargs)
 
     return with_proof
+
+
+_OF_PROOF: Final = (
+    "ca_file",
+    "certificate_file",
+    "key_file",
+    "password_file",
+    "token_file",
+    "insecure",
+)

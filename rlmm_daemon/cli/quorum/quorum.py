@@ -6,6 +6,7 @@ from rlmm_daemon.cli.quorum.describe import describe
 from rlmm_daemon.cli.quorum.force import force_voters
 from rlmm_daemon.cli.quorum.format import format_command
 from rlmm_daemon.cli.quorum.run import run
+from rlmm_daemon.cli.quorum.user import user
 from rlmm_daemon.cli.quorum.voters import add, remove
 
 
@@ -20,3 +21,4 @@ command.add_command(describe)
 command.add_command(add)
 command.add_command(remove)
 command.add_command(force_voters)
+command.add_command(user)

@@ -29,11 +29,25 @@ from rlmm_daemon.observability import logging
 )
 @proof_options
 @click.option(
+    "--users",
+    "users_file",
+    metavar="FILE",
+    help="Who may connect with a password: lines of rlmm quorum user.",
+)
+@click.option(
+    "--token-keys",
+    "token_keys_file",
+    metavar="FILE",
+    help="Public keys (JWKS) of who signs tokens with which members may connect.",
+)
+@click.option("--token-issuer", metavar="URL", help="The tokens' claim iss.")
+@click.option("--token-audience", metavar="NAME", help="The tokens' claim aud.")
+@click.option(
     "--voter-changer",
     "voter_changers",
     multiple=True,
     metavar="NAME",
-    help="An operator that may add and remove voters, by its certificate; repeatable.",
+    help="An operator that may add and remove voters, by its proven name; repeatable.",
 )
 @click.option(
     "--log-level",
@@ -51,6 +65,7 @@ def run(
     proof: dict[str, Any],
     voter_changers: tuple[str, ...],
     log_level: str,
+    **belief: str | None,
 ) -> None:
     """Run one replica of a quorum until SIGTERM or Ctrl-C, which hand over first.
 
@@ -62,14 +77,16 @@ def run(
     """
     logging.configure(level=log_level)
     # Imported late: it brings the rooms of the daemon along.
-    from rlmm_daemon.wiring.quorum import Proof, QuorumProcess
+    from rlmm_daemon.wiring.quorum import QuorumProcess
     from rlmm_daemon.wiring.quorum import run as serve
+    from rlmm_daemon.wiring.quorum_proof import Belief, Proof
 
     told = QuorumProcess(
         directory=directory,
         listen=listen,
         servers=servers,
         proof=Proof(**proof),
+        belief=Belief(**belief),
         voter_changers=frozenset(voter_changers),
     )
     sys.exit(serve(told))

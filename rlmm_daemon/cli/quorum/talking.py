@@ -9,7 +9,8 @@ import click
 from rlmm_daemon.adapters.quorum.client import Description, QuorumClient
 from rlmm_daemon.cli.quorum.addresses import Quorum
 from rlmm_daemon.domain.errors import DaemonUnreachable, StorageUnavailable
-from rlmm_daemon.wiring.quorum import Proof, asking
+from rlmm_daemon.wiring.quorum import asking
+from rlmm_daemon.wiring.quorum_proof import Proof
 
 T = TypeVar("T")
 

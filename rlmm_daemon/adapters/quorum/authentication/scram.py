@@ -14,6 +14,8 @@ from typing import Final
 
 import msgspec
 
+from rlmm_daemon.adapters.quorum.authentication.mechanisms import NotProven
+
 MECHANISM: Final = "SCRAM-SHA-256"
 ITERATIONS: Final = 8192
 #: Fewer make a password easy to guess; more would keep a processor busy for a server's joke.
@@ -26,10 +28,6 @@ _FIRST: Final = re.compile(rf"n,,(n=([^,=]{{1,200}}),r=({_NONCE})(?:,[ -~]*)?)")
 _CHALLENGE: Final = re.compile(rf"r=({_NONCE}),s=([A-Za-z0-9+/=]{{1,200}}),i=([0-9]{{1,9}})")
 _PROOF: Final = re.compile(rf"(c=biws,r=({_NONCE})),p=([A-Za-z0-9+/=]{{1,200}})")
 _VERDICT: Final = re.compile(r"v=([A-Za-z0-9+/=]{1,200})")
-
-
-class NotProven(Exception):
-    """The other side does not know the password, or does not speak SCRAM."""
 
 
 class Verifier(msgspec.Struct, frozen=True):

@@ -38,7 +38,8 @@ _NOBODY: Final = Peer(may_vote=False, may_change_voters=False)
 class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Where a member's proof lies, and whom it takes for what."""
 
-    cluster_id: str
+    #: None: whichever the authority's members name; of one that only dials.
+    cluster_id: str | None
     #: PEM, of the only authority of this quorum; while it is replaced, of both.
     ca_file: str
     #: PEM, with intermediate authorities behind it; None: of one that only dials, where SASL
@@ -210,10 +211,11 @@ def _is_done(side: ssl.SSLObject) -> bool:
     return True
 
 
-def _principal(certificate: Mapping[str, Any] | None, cluster_id: str) -> Principal:
+def _principal(certificate: Mapping[str, Any] | None, cluster_id: str | None) -> Principal:
     names = (certificate or {}).get("subjectAltName", ())
+    uris = [name for kind, name in names if kind == "URI"]
     try:
-        return read_uris([name for kind, name in names if kind == "URI"], cluster_id)
+        return read_uris(uris, read_cluster(uris) if cluster_id is None else cluster_id)
     except NoPrincipal as error:
         raise Unproven(str(error)) from None
 

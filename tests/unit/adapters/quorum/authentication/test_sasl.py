@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 import structlog
 
+from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.adapters.quorum.authentication import scram
+from rlmm_daemon.adapters.quorum.authentication.passwords import Password, Users, read_users
 from rlmm_daemon.adapters.quorum.authentication.principals import Principal
-from rlmm_daemon.adapters.quorum.authentication.sasl import SaslAcceptor, SaslDialer, read_users
+from rlmm_daemon.adapters.quorum.authentication.sasl import SaslAcceptor, SaslDialer
 from rlmm_daemon.adapters.quorum.authentication.tls import MutualTls, TlsOptions
 from rlmm_daemon.adapters.quorum.handshake import Plain, dialed
 from rlmm_daemon.adapters.quorum.links import CLIENT, Link, Links, Unreachable
@@ -39,14 +41,19 @@ def users(tmp_path):
     return path
 
 
+def now_ms() -> int:
+    return SystemClock().now_ms()
+
+
 def acceptor(users: Path, under=None) -> SaslAcceptor:
-    return SaslAcceptor(under or Plain(), str(users), frozenset({"alice"}))
+    return SaslAcceptor(under or Plain(), (Users(str(users)),), now_ms, frozenset({"alice"}))
 
 
 def dialer(member: str, password: str | None = None, under=None) -> SaslDialer:
     name, _, operator = member.partition("/")
     principal = Principal(operator=operator) if operator else Principal(node=int(name))
-    return SaslDialer(under or Plain(), principal, Secret(password or f"s3cret-{member}"))
+    mine = Password(principal, Secret(password or f"s3cret-{member}"))
+    return SaslDialer(under or Plain(), mine)
 
 
 @contextlib.asynccontextmanager
@@ -198,7 +205,7 @@ async def test_a_certificate_and_a_password_name_the_same_replica(users, keys):
 async def test_users_count_without_a_restart(users):
     """A new password, and none for one who is gone; a broken file leaves the old in force."""
     times = iter(range(0, 1_000, 2))
-    step = SaslAcceptor(Plain(), str(users), now=lambda: next(times))
+    step = SaslAcceptor(Plain(), (Users(str(users), now=lambda: next(times)),), now_ms)
     assert (await taken_as(step, dialer("2"))).id == 2
     users.write_text(f"2 {scram.encode(scram.verifier('new'))}\n")
     assert (await taken_as(step, dialer("2", "new"))).id == 2

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlmm_daemon.adapters.quorum.authentication import scram
-from rlmm_daemon.adapters.quorum.authentication.scram import Client, NotProven, Server, Verifier
+from rlmm_daemon.adapters.quorum.authentication.mechanisms import NotProven
+from rlmm_daemon.adapters.quorum.authentication.scram import Client, Server, Verifier
 
 KEPT = scram.verifier("pencil", salt=base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ=="), iterations=4096)
 
