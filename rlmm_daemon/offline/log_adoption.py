@@ -144,17 +144,20 @@ async def _name_in_marker(
     if hold_before_ms is not None:
         hold = Hold(metadata_partition=None, before_ms=hold_before_ms, broker_id=broker_id)
     storage = adapters.storage_of(config, random.Random())  # noqa: S311 - names and jitter
-    if storage is None:
-        await owe(
-            state,
-            acceptance.naming(topic_id, hold),
-            identity,
-            cluster_id=cluster_id,
-            now_ms=SystemClock().now_ms(),
-            broker_id=broker_id,
-        )
-        return
-    try:
-        await acceptance.name_log(storage.bucket, topic_id, cluster_id=cluster_id, hold=hold)
-    finally:
-        await storage.backend.close()
+    if storage is not None:
+        try:
+            if await acceptance.name_log(
+                storage.bucket, topic_id, cluster_id=cluster_id, hold=hold
+            ):
+                return
+        finally:
+            await storage.backend.close()
+    await owe(
+        state,
+        acceptance.naming(topic_id, hold),
+        identity,
+        cluster_id=cluster_id,
+        now_ms=SystemClock().now_ms(),
+        broker_id=broker_id,
+        is_used=storage is not None,
+    )

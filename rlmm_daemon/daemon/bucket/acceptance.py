@@ -41,9 +41,10 @@ async def accept_loss(
 
     The hold keeps the objects whose events may be among what was lost, those of events of a
     clock like ours too, which says `now_ms`. The marker of another
-    cluster than `cluster_id` is left alone. Where there is none, nobody can say that there was
-    none before either: the one that `open` makes or finds later takes it. It is returned then,
-    for this process may end before.
+    cluster than `cluster_id` is left alone. Where there is none of this cluster, nobody can say
+    that there was none before either: the one that `open` makes or finds later takes it. It is
+    returned then, for this process may end before; so is one that went into a marker that is not
+    in order, as the storage may be the wrong one.
 
     Raises:
         StorageUnavailable: it was not written.
@@ -62,7 +63,7 @@ async def accept_loss(
         bucket.unwritten.append(accepted)
         return accepted
     await bucket.hold_longer(hold, cluster_id)
-    return None
+    return None if bucket.in_order else accepted
 
 
 async def hold_all(bucket: Bucket, now_ms: int, broker_id: int) -> None:
@@ -113,11 +114,12 @@ async def end_holds(
 
 async def name_log(
     bucket: Bucket, topic_id: str, *, cluster_id: str | None, hold: Hold | None = None
-) -> None:
-    """Make a log the marker's, for everything that is known is in it.
+) -> bool:
+    """Make a log the marker's, for everything that is known is in it; False if there is none.
 
-    The marker of another cluster than `cluster_id` is left alone. `hold` is for a log that may
-    lack what the one that the marker names held; it is not written for the same one.
+    The marker of another cluster than `cluster_id` is left alone, and counts as none. `hold` is
+    for a log that may lack what the one that the marker names held; it is not written for the same
+    one.
 
     Raises:
         StorageUnavailable: it was not written.
@@ -131,8 +133,10 @@ async def name_log(
         holds = hold is not None and present.metadata_topic_id != topic_id
         return naming(topic_id, hold)(present)
 
-    if await bucket.rewrite(named, cluster_id) and hold is not None and holds:
+    written = await bucket.rewrite(named, cluster_id)
+    if written and hold is not None and holds:
         await bucket.hold_longer(hold, cluster_id)
+    return written
 
 
 def naming(topic_id: str, hold: Hold | None) -> MarkerChange:

@@ -99,6 +99,11 @@ class LiveMarker:
         return self._marker
 
     @property
+    def in_order(self) -> bool:
+        """Whether the marker was found to be ours, by the last look."""
+        return self._marker is not None and self._trouble is None
+
+    @property
     def trouble(self) -> StorageUnavailable | None:
         """What is wrong with the marker by the last look; None while nothing is known."""
         return self._trouble
@@ -280,7 +285,7 @@ class LiveMarker:
     async def rewrite(
         self, change: Callable[[BucketMarker], BucketMarker], cluster_id: str | None
     ) -> bool:
-        """Change the marker, against whoever else writes it; False if there is none as yet.
+        """Change the marker, against whoever else writes it; False if this cluster has none there.
 
         Raises:
             StorageUnavailable: it was not written.
@@ -295,7 +300,7 @@ class LiveMarker:
                 return False  # the one that is made will name this log
             present = self.decoded(control)
             if cluster_id not in (None, present.cluster_id):
-                return True
+                return False  # another storage is this cluster's, or will be
             wanted = change(as_known(present, self._marker))
             if marker.as_written(wanted) == marker.as_written(present):
                 return True

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import structlog
+from msgspec.structs import replace
 
 from rlmm_daemon.codec import marker
 from rlmm_daemon.codec.marker import AcceptedGap, AcceptedLoss, BucketMarker, Hold
@@ -119,6 +120,7 @@ async def owe(
         partition_count=identity.partition_count,
         metadata_topic_id=uuid_text(identity.topic_id),
     )
+    unnamed = replace(fresh, metadata_topic_id="")  # it names no log until the change does
 
     async def changed(reading: Awaitable[bytes | None]) -> BucketMarker | None:
         try:
@@ -127,13 +129,13 @@ async def owe(
         except Malformed as damage:  # what it accepted and held is forgotten
             logger.warning("all objects are held", error=damage.message)
             before = held_whole(fresh, now_ms, broker_id)
-        return (
-            None if before is None else change(before if before.cluster_id == cluster_id else fresh)
-        )
+        if before is None:
+            return None
+        return change(before if before.cluster_id == cluster_id else unnamed)
 
-    owed = await changed(state.owed_marker()) or change(fresh)
+    owed = await changed(state.owed_marker()) or change(unnamed)
     if owed != fresh:
         await state.write_owed_marker(marker.encode(owed))
-    copy = await changed(state.marker()) or (change(fresh) if is_used else None)
+    copy = await changed(state.marker()) or (change(unnamed) if is_used else None)
     if copy is not None:
         await state.write_marker(marker.encode(copy))

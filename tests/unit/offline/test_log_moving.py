@@ -625,3 +625,14 @@ async def test_what_a_restored_log_may_lack_is_held_by_the_storage_that_was_ther
     await adopt(config, "kafka", identity, hold_before_ms=9)
     again = marker.decode_marker(marker_from((directory / "marker.json").read_bytes(), "it"))
     assert again == kept, "it is the same log"
+
+
+async def test_what_a_restored_log_may_lack_is_held_by_the_marker_that_is_made_next(tmp_path):
+    """The bucket has none just now, and whoever rebuilds it goes by the copy: it held nothing."""
+    config = config_of(tmp_path, storage=await stored(tmp_path))
+    (tmp_path / "remote" / marker.MARKER_KEY).unlink()
+    identity = LogIdentity(cluster_id=CLUSTER, topic_id=TOPIC_ID, partition_count=COUNT)
+    await adopt(config, "kafka", identity, hold_before_ms=5)
+    for name in ("marker.json", "owed-marker.json"):
+        kept = marker.decode_marker(marker_from((tmp_path / "state" / name).read_bytes(), name))
+        assert [hold.metadata_partition for hold in kept.held] == [None], name

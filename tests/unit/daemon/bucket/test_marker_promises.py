@@ -306,7 +306,8 @@ async def test_the_marker_of_another_cluster_is_left_alone_by_every_acceptance(s
     await bucket(shared).open(IDENTITY)
     raw = shared.objects[MARKER_KEY]
     one = bucket(shared)
-    assert await acceptance.accept_loss(one, loss(), cluster_id="c2") is None
+    assert await acceptance.accept_loss(one, loss(), cluster_id="c2") is not None, "it is owed"
+    assert await acceptance.name_log(one, "a log", cluster_id="c2") is False
     await acceptance.end_holds(one, None, cluster_id="c2")
     assert shared.objects[MARKER_KEY] is raw
     await acceptance.accept_loss(one, loss(), cluster_id=None)

@@ -4,6 +4,7 @@ import random
 from collections.abc import AsyncGenerator
 from typing import Any
 
+import msgspec
 import pytest
 
 from rlmm_daemon.adapters.os.clock import SystemClock
@@ -305,18 +306,43 @@ async def test_a_listing_that_is_denied_for_good_keeps_no_daemon_from_starting(
         assert await others_of(storage, bucket) == {}
 
 
-async def test_another_clusters_marker_says_nothing_and_is_not_written(storage, bucket):
+async def test_another_clusters_marker_says_nothing_and_is_not_written(storage, bucket, tmp_path):
     await bucket.open(identity("another", OTHER))
     before = await storage.get_control(MARKER_KEY)
     ours = Bucket(storage, layout=Layout(), rng=random.Random(1))
     with pytest.raises(ConfigError):
         await ours.open(identity())
     assert ours.trouble is not None
-    log = recorded(storage, ours)
+    state = StateDirectory(LocalDisk(), str(tmp_path))
+    log = recorded(storage, ours, state=state)
     assert await log.log() is None
     await log.accept_loss(None, named(OTHER), {})
     assert await storage.get_control(MARKER_KEY) == before
     assert storage.bucket.objects.keys() == {MARKER_KEY}, "nor anything else of theirs"
+    assert await held_by(state) == [None], "the right storage, once it is configured, holds all"
+
+
+async def held_by(state: StateDirectory) -> list[int | None]:
+    """Return what the marker is owed that is met next."""
+    owed = await state.owed_marker()
+    return [] if owed is None else [h.metadata_partition for h in marker.decode_marker(owed).held]
+
+
+async def test_what_was_accepted_beside_a_marker_that_is_refused_is_held_by_the_one_that_comes(
+    storage, bucket, tmp_path
+):
+    """An older bucket of this cluster, say, was configured for a while: the hold went into it."""
+    await bucket.open(identity())
+    state = StateDirectory(LocalDisk(), str(tmp_path))
+    await recorded(storage, bucket, state=state).accept_loss(MetadataPartition(1), named(OURS), {})
+    assert await held_by(state) == [], "this one is in order"
+    assert bucket.marker is not None
+    older = msgspec.structs.replace(bucket.marker, layouts=())
+    await storage.overwrite_control(MARKER_KEY, marker.encode(older))
+    with pytest.raises(StorageUnavailable):
+        await bucket.confirm()
+    await recorded(storage, bucket, state=state).accept_loss(MetadataPartition(2), named(OURS), {})
+    assert await held_by(state) == [2]
 
 
 async def test_an_accepted_loss_is_kept_and_names_the_log_from_then_on(storage, bucket):
