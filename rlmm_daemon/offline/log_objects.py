@@ -9,6 +9,7 @@ from typing import Final, Protocol
 from rlmm_daemon.codec import custom_metadata
 from rlmm_daemon.codec.marker import BucketMarker
 from rlmm_daemon.config import Config
+from rlmm_daemon.core.readiness.marker_verdict import IF_NONE
 from rlmm_daemon.core.storage.layout import Layout, object_key
 from rlmm_daemon.domain.errors import InvalidArgument
 from rlmm_daemon.domain.ids import TopicId, uuid_text
@@ -117,7 +118,10 @@ async def looking(config: Config) -> AsyncIterator[Objects]:
     try:
         marker = await made.bucket.peek()
         if marker is None:
-            raise InvalidArgument("the storage has no marker, so no object can be looked for")
+            raise InvalidArgument(
+                f"{made.bucket.name or 'the storage'} has no marker, so no object can be looked "
+                f"for; {IF_NONE}"
+            )
         yield _Seen(made.backend, marker)
     finally:
         await made.backend.close()

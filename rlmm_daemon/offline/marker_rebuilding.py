@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -36,11 +36,11 @@ from rlmm_daemon.domain.errors import (
     RlmmError,
     StorageNotConfigured,
 )
-from rlmm_daemon.domain.ids import MetadataPartition, SegmentId, uuid_text
+from rlmm_daemon.domain.ids import MetadataPartition, SegmentId, TopicId, uuid_bytes, uuid_text
 from rlmm_daemon.domain.segment import SegmentState
 from rlmm_daemon.observability.logging import beside_answers
 from rlmm_daemon.offline.log_contents import first_of
-from rlmm_daemon.offline.verification import kept_marker, reading, rows_of
+from rlmm_daemon.offline.verification import LogReader, kept_marker, reading, rows_of
 from rlmm_daemon.ports.event_log import LogIdentity, LogMissing, LogMoved
 from rlmm_daemon.ports.storage import Conflict, ControlObject, RemoteStorage
 from rlmm_daemon.reconcile import storage_time
@@ -48,6 +48,13 @@ from rlmm_daemon.wiring import adapters
 
 #: What `Outcome.present` says where there is no marker.
 ABSENT: Final = "absent"
+
+
+_NOTHING: Final = (
+    "the event log is gone, and not one segment's object is in {}: is this the right bucket or "
+    "directory (storage in the configuration), and is it mounted? If the objects are known to be "
+    "gone: the same with --objects-are-gone"
+)
 
 
 class Outcome(msgspec.Struct, kw_only=True):
@@ -107,7 +114,8 @@ async def _run(
     try:
         await storage.open()
         control = await storage.get_control(MARKER_KEY)
-        async with reading(config) as log:
+        async with _reading(config, control) as log:
+            is_gone = isinstance(log, _Gone)
             cluster_id = _cluster_of(config, log.identity)
             ours = Owner(cluster_id=cluster_id, topic_id=uuid_text(log.identity.topic_id))
             present, damage = _present(control, ours)
@@ -121,6 +129,8 @@ async def _run(
                 _needs_of(history, needs, evidence.finished)
             evidence.named.update(number for number in needs.values() if number is not None)
             await _list(storage, evidence, needs)
+            if is_gone and not (evidence.newest_ms or objects_are_gone):
+                raise InvalidArgument(_NOTHING.format(made.bucket.name or "this storage"))
             if present is None and not objects_are_gone:
                 require_some_seen(evidence, made.bucket.name)  # before a prefix is asked for
             outcome = _outcome(evidence, present, damage, kept, trimmed=trimmed)
@@ -129,7 +139,7 @@ async def _run(
                 require_some_seen(evidence, made.bucket.name)
             # What others wrote into it since, only a log that is this daemon's alone rules out.
             outcome.holds_all = outcome.needed and (
-                kept is None or not isinstance(config.event_log, EmbeddedLog)
+                kept is None or is_gone or not isinstance(config.event_log, EmbeddedLog)
             )
             if execute and outcome.needed:
                 wanted = _marker(outcome.rows, [present, kept], cluster_id, log.identity)
@@ -143,6 +153,48 @@ async def _run(
             return outcome
     finally:
         await storage.close()
+
+
+class _Gone:
+    """An event log that is gone, by its name in the copy of the marker: nothing is left of it."""
+
+    def __init__(self, kept: BucketMarker) -> None:
+        self.identity = LogIdentity(
+            cluster_id=kept.cluster_id,
+            topic_id=TopicId(uuid_bytes(kept.metadata_topic_id)),
+            partition_count=kept.partition_count,
+        )
+
+    async def read_on(self, history: History) -> int:
+        """Read nothing; return an offset behind the first event."""
+        return history.fold.position + 1
+
+
+@contextlib.asynccontextmanager
+async def _reading(config: Config, control: ControlObject | None) -> AsyncIterator[LogReader]:
+    """Open the log; where it is gone as well as the marker, the copy of that one stands for it.
+
+    `rlmm log restore` looks for objects by the marker, so that one comes first.
+    """
+    async with contextlib.AsyncExitStack() as whole:
+        log: LogReader
+        try:
+            log = await whole.enter_async_context(reading(config))
+        except LogMissing:
+            kept = await kept_marker(config) if _is_lost(control) else None
+            if kept is None:
+                raise
+            log = _Gone(kept)
+        yield log
+
+
+def _is_lost(control: ControlObject | None) -> bool:
+    try:
+        return control is None or marker.decode_marker(control.data) is None
+    except NewerMarker:
+        return False
+    except Malformed:
+        return True
 
 
 async def _kept(config: Config, cluster_id: str) -> tuple[BucketMarker | None, str | None]:

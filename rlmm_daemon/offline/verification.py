@@ -307,13 +307,17 @@ def _require_same_cluster(present: marker.BucketMarker | None, identity: LogIden
 
 @contextlib.asynccontextmanager
 async def reading(config: Config) -> AsyncIterator[LogReader]:
-    """Open the configured log for reading; beside a daemon that runs, or without one."""
+    """Open the configured log for reading; beside a daemon that runs, or without one.
+
+    Raises:
+        LogMissing: there is none.
+    """
     if isinstance(config.event_log, EmbeddedLog):
         disk = LocalDisk()
         try:
             identity = await read_identity(disk, config.event_log_directory)
             if identity is None:
-                raise InvalidArgument(f"{config.event_log_directory} holds no event log")
+                raise LogMissing(f"{config.event_log_directory} holds no event log")
             yield _Files(disk, config.event_log_directory, identity)
         finally:
             disk.close()

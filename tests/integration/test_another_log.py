@@ -123,3 +123,42 @@ def test_a_state_directory_that_is_gone_too_leaves_the_bucket_to_say_what_had_be
     assert run.exit_code == 1, run.output
     assert "up to offset 8, the snapshots up to 6" in run.output
     assert not it.log_dir.exists()
+
+
+def test_a_log_that_is_gone_with_the_marker_is_restored_behind_the_marker(it):
+    """Each of the two commands asked for what the other one makes; what was left gave all up."""
+    assert it.daemon.stop() == 0
+    (it.daemon.remote / marker.MARKER_KEY).unlink()
+    shutil.rmtree(it.log_dir)
+    target = str(it.log_dir)
+    refused = restored(it, it.state_dir / "snapshots", target)
+    assert refused.exit_code == 1, refused.output
+    assert "run: rlmm storage rebuild-marker --config FILE" in refused.output
+    config = str(it.daemon.directory / CONFIGURATION)
+    run = it.rlmm("storage", "rebuild-marker", "--config", config, "--execute")
+    assert run.exit_code == 0, run.output
+    made = marker.decode_marker((it.daemon.remote / marker.MARKER_KEY).read_bytes())
+    assert [row.prefix for row in made.layouts] == [""]
+    assert [hold.metadata_partition for hold in made.held] == [None], "nobody knows its last events"
+    done = restored(it, it.state_dir / "snapshots", target)
+    assert done.exit_code == 0, done.output
+    it.start()
+    for partition in (0, 1):
+        serves(it, partition)
+
+
+def test_no_marker_is_made_for_a_log_that_is_gone_where_nothing_is_stored(it):
+    """A misspelt directory, most likely."""
+    assert it.daemon.stop() == 0
+    shutil.rmtree(it.log_dir)
+    empty = it.daemon.directory / "var" / "empty"
+    empty.mkdir()
+    config = str(it.daemon.directory / CONFIGURATION)
+    words = ("storage", "rebuild-marker", "--config", config, "--execute")
+    run = it.rlmm(*words, f"--set=storage.directory={empty}")
+    assert run.exit_code == 1, run.output
+    assert "is this the right bucket or directory" in run.output
+    assert not (empty / marker.MARKER_KEY).exists()
+    run = it.rlmm(*words)
+    assert run.exit_code == 1, "this marker is in order"
+    assert "holds no event log" in run.output

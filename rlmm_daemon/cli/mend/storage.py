@@ -156,7 +156,8 @@ def rebuild_marker(
     elsewhere. Refused where nothing is there of all the segments that the log says are finished:
     that is another bucket or directory. A marker that is in order is left alone, and a damaged one
     is put beside the new one. Daemons that run go on by themselves. Where no copy says which losses
-    were accepted, a hold keeps everything that may have been held.
+    were accepted, a hold keeps everything that may have been held. Where the event log is gone as
+    well, the copy alone tells, and all that is there is held: rlmm log restore comes next.
 
     --json: {present, layouts: [{number, prefix, named, found, sources}], unplaced: {prefix:
     segments}, trimmed, copy_differs, copy_unread, holds_all, needed, written, former}. Exit code 0
