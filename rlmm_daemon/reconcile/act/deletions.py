@@ -142,6 +142,7 @@ class Executor:
                 self.may_land_late, before = True, self.may_land_late
                 outcomes.update(await self._storage.delete(keys))
                 self.may_land_late = before or any(map(outcomes.get, keys))
+            self._lease.unanswered = self.may_land_late
         for entry in entries:
             error = await self._outcome(entry, outcomes)
             if error is None:

@@ -7,9 +7,12 @@ into every manifest and audit line, so that two runs can be told apart afterward
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Final
 
 import msgspec
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from rlmm_daemon.codec.marker import CalendarMs
 from rlmm_daemon.domain.errors import Malformed, RlmmError
@@ -21,6 +24,10 @@ LEASE_KEY: Final = f"{control.HOME}lease.json"
 LEASE_MS_MAX: Final = 3_600_000
 #: Behind so many renewals a run has asked anew for what was restored or held.
 RENEWALS: Final = 2
+#: A storage may carry a delete out so long after it was sent: S3 refuses what was signed before.
+LATE_SECONDS: Final = 900
+#: Of a lease that says that a delete was not answered, which the first format can't.
+UNANSWERED: Final = 2
 POLL_SECONDS: Final = 1.0
 Pause = Callable[[float], Awaitable[object]]
 
@@ -37,6 +44,8 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     #: Grows by one with every owner.
     fence: int
     expires_ms: CalendarMs
+    #: A delete of its owner failed or was not answered, so it may be carried out at any time.
+    unanswered: bool | UnsetType = UNSET
 
 
 class FoundLease(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +76,7 @@ async def look(storage: RemoteStorage) -> FoundLease | None:
     row = await storage_time.row_of(storage, LEASE_KEY)
     ends_ms = (row.modified_ms if row else 0) + LEASE_MS_MAX
     try:
-        lease = control.decode(found.data, Lease, key=LEASE_KEY)
+        lease = control.decode(found.data, Lease, key=LEASE_KEY, newest=UNANSWERED)
     except Malformed as error:
         return FoundLease(etag=found.etag, lease=None, damage=error.message, ends_ms=ends_ms)
     if row is not None:
@@ -81,13 +90,15 @@ async def wait_out(
     """Wait until no run deletes any more by what it knew when this was called.
 
     A run may be between its look and its delete. It has looked again once it renewed its lease
-    twice, and nobody deletes by a lease that was given back or ran out.
+    twice, and nobody deletes by a lease that was given back or ran out. Where a delete of its own
+    was not answered, only the lease's end says that it comes no more.
     """
     etag, renewals = None, -1
     while (found := await look(storage)) is not None and found.ends_ms > now_ms():
         if found.etag != etag:
             etag, renewals = found.etag, renewals + 1
-        if renewals >= RENEWALS:
+        late = found.lease is not None and found.lease.unanswered is True
+        if renewals >= RENEWALS and not late:
             return
         await pause(POLL_SECONDS)
 
@@ -132,6 +143,8 @@ class Holder:
         self._etag: str | None = None
         self._expires_ms = 0
         self.fence = 0
+        #: Set once a delete failed or was not answered; the next renewal says so.
+        self.unanswered = False
 
     async def acquire(self) -> None:
         """Take the lease.
@@ -175,6 +188,12 @@ class Holder:
                 " had been looked at: raise lease_seconds or lower batch_objects"
             )
 
+    async def outlast(self) -> None:
+        """Leave the lease to run out behind whatever a delete without an answer may still do."""
+        self.unanswered = True
+        with suppress(RlmmError):  # it was lost, or the storage is away
+            await self.renew()
+
     async def release(self) -> None:
         """Let the next owner begin at once; a lease that was lost stays as it is.
 
@@ -188,9 +207,12 @@ class Holder:
             return
 
     async def _write(self, etag: str | None, expires_ms: int | None = None) -> None:
-        lasting_ms = self._now_ms() + self._seconds * 1000
+        seconds = max(self._seconds, LATE_SECONDS) if self.unanswered else self._seconds
+        lasting_ms = self._now_ms() + seconds * 1000
         self._expires_ms = lasting_ms if expires_ms is None else expires_ms
         lease = Lease(owner=self._owner, fence=self.fence, expires_ms=self._expires_ms)
+        if self.unanswered:
+            lease = replace(lease, format=UNANSWERED, unanswered=True)
         try:
             self._etag = await self._storage.put_control(
                 LEASE_KEY, control.encode(lease), if_etag=etag

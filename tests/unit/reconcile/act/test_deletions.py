@@ -144,6 +144,7 @@ async def test_what_is_deleted_and_what_is_refused_is_counted_and_told(rig):
         "told before, too"
     )
     assert all(line["fence"] == 7 for line in one.lines)
+    assert one.lease.unanswered, "whoever waits for the run waits behind what may come late"
 
 
 async def test_what_is_left_alone_is_told_with_its_reason(rig):
@@ -154,6 +155,7 @@ async def test_what_is_left_alone_is_told_with_its_reason(rig):
     entries = [entry(0), entry(1, segment_id="s"), entry(2), entry(3)]
     done = await one.executor.delete(entries)
     assert (done.deleted, done.failed) == (1, 0)
+    assert not one.lease.unanswered
     reasons = [
         "its manifest was restored", "the log names its segment again", "gone already",
     ]  # fmt: skip

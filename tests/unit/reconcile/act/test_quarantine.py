@@ -473,6 +473,24 @@ async def test_who_waits_for_a_run_that_is_paused_waits_until_its_lease_is_over(
     assert deleting.waited == 300
 
 
+async def test_who_waits_for_a_run_of_which_a_delete_was_not_answered_waits_behind_that() -> None:
+    """It has looked again, and what it had sent before may still be carried out."""
+    storage, clock = MemoryStorage(clock=SystemClock()), Clock()
+    await storage.open()
+    clock.now = storage_time.wall_ms()
+    run = holder(storage, clock, "a")
+    await run.acquire()
+    run.unanswered = True
+    deleting = Deleting(clock, [run.renew, run.renew, run.renew, run.outlast])
+    await lease.wait_out(storage, clock, deleting)
+    assert deleting.waited == 4 + lease.LATE_SECONDS
+    await holder(storage, clock, "b").acquire()
+    await run.outlast()
+    found = await lease.look(storage)
+    assert found is not None
+    assert (found.owner, found.lease and found.lease.format) == ("b", control.FORMAT)
+
+
 async def test_a_lease_that_is_broken_is_nobodys_until_it_would_have_ended() -> None:
     storage, clock = MemoryStorage(clock=SystemClock()), Clock()
     await storage.open()
