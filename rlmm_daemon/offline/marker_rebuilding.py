@@ -180,7 +180,7 @@ async def _reading(config: Config, control: ControlObject | None) -> AsyncIterat
         log: LogReader
         try:
             log = await whole.enter_async_context(reading(config))
-        except LogMissing:
+        except* LogMissing:  # in a group, where a topic was looked for
             kept = await kept_marker(config) if _is_lost(control) else None
             if kept is None:
                 raise
