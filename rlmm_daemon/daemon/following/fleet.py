@@ -91,7 +91,7 @@ class Fleet:
         )
         self.acceptance = LossAcceptance(
             self.known,
-            self._reads,
+            self.others,
             self.noted,
             self.followers,
             state=state,

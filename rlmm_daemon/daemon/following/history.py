@@ -321,12 +321,13 @@ def furthest(read: Sequence[Position]) -> list[Position]:
     """Return positions without those that another one is beyond in every way, the latest few."""
     kept = list[Position]()
     for each in read:
-        if not any(_beyond(other, each) for other in kept):
-            kept = [*(other for other in kept if not _beyond(each, other)), each]
+        if not any(beyond(other, each) for other in kept):
+            kept = [*(other for other in kept if not beyond(each, other)), each]
     return kept[-READ_MAX:]
 
 
-def _beyond(one: Position, other: Position) -> bool:
+def beyond(one: Position, other: Position) -> bool:
+    """Whether who had read up to `one` of a log had read as far as `other`, too."""
     return one.next_offset >= other.next_offset and one.leader_epoch >= other.leader_epoch
 
 

@@ -4,10 +4,11 @@ A log that ends before one of them has lost its tail. Each stays until the log h
 its loss was accepted.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from rlmm_daemon.codec.state_files import Position
+from rlmm_daemon.daemon.following.history import beyond, furthest
 from rlmm_daemon.domain.ids import MetadataPartition
 
 
@@ -21,14 +22,29 @@ class KnownReads:
         self.present: dict[int, Position] = {}
         #: How far other daemons say that they had read, likewise, and in which file.
         self.others: dict[int, Mapping[Position, str]] = {}
-        #: Whose loss was accepted in this life: what presence files said before is void.
-        self.given_up: set[int] = set()
+        #: Whose loss was accepted in this life: daemons that did not accept it go on to say so.
+        self._given_up: dict[int, Sequence[Position]] = {}
         #: Whose loss is being written down right now.
         self._being_given_up: frozenset[int] = frozenset()
 
     def forget_all(self) -> None:
         """Another log is followed from now on, or the loss of this one was accepted."""
         self.recorded, self.present, self.others = {}, {}, {}
+        self._given_up = {}
+
+    def give_up(self, partition: MetadataPartition) -> None:
+        """The loss of all that is known of it was accepted; what is read beyond that is news."""
+        given_up = self._given_up.get(partition, ())
+        self._given_up[partition] = furthest([*given_up, *self.of(partition)])
+        self.forget(partition)
+
+    def give_up_all(self) -> None:
+        """The loss of all that is known was accepted."""
+        for number in {*self.recorded, *self.present, *self.others}:
+            self.give_up(MetadataPartition(number))
+
+    def _is_news(self, partition: int, at: Position) -> bool:
+        return not any(beyond(known, at) for known in self._given_up.get(partition, ()))
 
     def forget(self, partition: MetadataPartition) -> None:
         """The lineage that was recorded is accounted for: record the present one from now on."""
@@ -42,11 +58,14 @@ class KnownReads:
 
     def hear_own(self, said: Mapping[int, Position]) -> None:
         """Take up what the presence file of an earlier life says."""
-        self.present = {number: at for number, at in said.items() if number not in self.given_up}
+        self.present = {number: at for number, at in said.items() if number not in self._given_up}
 
     def hear_others(self, said: Mapping[int, Mapping[Position, str]]) -> None:
         """Take up what other daemons' presence files say."""
-        self.others = {number: at for number, at in said.items() if number not in self.given_up}
+        self.others = {
+            number: {at: files for at, files in each.items() if self._is_news(number, at)}
+            for number, each in said.items()
+        }
 
     def said_of(self, partition: MetadataPartition) -> list[Position]:
         """Return how far a metadata partition had been read, as presence files have it."""

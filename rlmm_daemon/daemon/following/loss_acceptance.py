@@ -9,8 +9,8 @@ from rlmm_daemon.core.readiness.states import FailureReason
 from rlmm_daemon.daemon.base.state_directory import StateDirectory
 from rlmm_daemon.daemon.following.follower import Follower
 from rlmm_daemon.daemon.following.known_log import KnownLog
-from rlmm_daemon.daemon.following.known_reads import KnownReads
 from rlmm_daemon.daemon.following.noted_positions import NotedPositions
+from rlmm_daemon.daemon.following.others_word import OthersWord
 from rlmm_daemon.daemon.following.snapshots import SnapshotStore
 from rlmm_daemon.domain.errors import InvalidArgument
 from rlmm_daemon.domain.ids import MetadataPartition
@@ -25,7 +25,7 @@ class LossAcceptance:
     def __init__(
         self,
         known: KnownLog,
-        reads: KnownReads,
+        others: OthersWord,
         noted: NotedPositions,
         followers: Mapping[MetadataPartition, Follower],
         *,
@@ -35,7 +35,8 @@ class LossAcceptance:
         is_open: Callable[[], bool],
     ) -> None:
         """`followers` are those of now; `recount` follows the log by the number it has now."""
-        self._known, self._reads, self._noted, self._followers = known, reads, noted, followers
+        self._known, self._others, self._reads = known, others, others.reads
+        self._noted, self._followers = noted, followers
         self._state, self._snapshots = state, snapshots
         self._recount, self._is_open = recount, is_open
 
@@ -48,6 +49,7 @@ class LossAcceptance:
             NotReady: the log is not open, so nobody knows yet what is missing.
         """
         self._known.require_known_loss()
+        await self._others.heard()
         doubted = self._known.whole_failure or self._known.foreign_evidence
         lacking = [each for each in self._followers.values() if each.lacking]
         if not doubted and not lacking:
@@ -67,7 +69,10 @@ class LossAcceptance:
             self._known.accept_missing = True
             self._known.foreign_evidence = None
             self._known.whole_failure = None
-            self._reads.forget_all()
+            if doubted:  # nobody's word of the former log is said of this one
+                self._reads.forget_all()
+            else:
+                self._reads.give_up_all()
         if doubted:
             lacking = list(self._followers.values())
         for follower in lacking:  # of a whole log the snapshots of others may be all that is left
@@ -100,12 +105,12 @@ class LossAcceptance:
             raise InvalidArgument(
                 "the whole log is another one than was known; run: rlmm partition accept-loss --all"
             )
+        await self._others.heard()
         if not follower.lacking:
             raise _nothing_missing(f"metadata partition {follower.partition}", [follower])
         with self._reads.giving_up([follower.partition]):
             await self._known.accept(follower.partition, {follower.partition: follower.open_gaps})
-            self._reads.given_up.add(follower.partition)
-            self._reads.forget(follower.partition)
+            self._reads.give_up(follower.partition)
         await self._accept_in(follower, without_looking=without_looking)
 
     async def _accept_in(self, follower: Follower, *, without_looking: bool) -> None:

@@ -34,11 +34,13 @@ class OthersWord:
         wanted: Callable[[], frozenset[MetadataPartition]],
     ) -> None:
         """`followers` and what is `wanted` are those of now, which come and go."""
-        self._bucket, self._known, self._reads = bucket, known, reads
+        self._bucket, self._known, self.reads = bucket, known, reads
         self._followers, self._wanted = followers, wanted
         #: Followed since those were asked: others may have read on while this daemon did not.
         self._unheard: set[MetadataPartition] = set()
         self._newcomer = Broadcast()
+        #: The bucket has answered in this life.
+        self._is_there = False
         #: Whose loss some daemon accepted, while what this one had read may be from before.
         self._lost: set[int] = set()
 
@@ -53,18 +55,19 @@ class OthersWord:
         if follower.partition in self._lost:
             self._lost.discard(follower.partition)
             if not follower.position_confirmed:
-                self._reads.forget(follower.partition)
+                self.reads.forget(follower.partition)
 
     async def check_marker(self) -> None:
         """Hold the open log against the marker, as soon as that can be read."""
         known, identity = self._known, self._known.identity
         assert identity is not None, "the log is open"
         marker = await known.marker()
+        self._is_there = True
         if marker is None or not same_cluster(marker, identity) or known.accept_missing:
             return
         await known.compare(identity, None, marker)
         if marker.topic_id == identity.topic_id:
-            self._reads.hear_own(marker.positions)
+            self.reads.hear_own(marker.positions)
         await self._take_up_gaps(marker)
         self._hear_others(marker, self._followers.keys())
         self.lost_elsewhere(marker.lost_since)
@@ -80,7 +83,13 @@ class OthersWord:
         self._lost |= {n for n in every if {None, n} & set(numbers)}
         for number in self._lost - self._followers.keys() - self._wanted():
             self._lost.discard(number)
-            self._reads.forget(MetadataPartition(number))
+            self.reads.forget(MetadataPartition(number))
+
+    async def heard(self) -> None:
+        """Take up how far others had read, as far as the bucket says so now."""
+        if self._bucket is not None and self._is_there and self._known.identity is not None:
+            with suppress(RlmmError):
+                self._hear_others(await self._bucket.log(), ())
 
     async def ask_others(self, partition: MetadataPartition) -> None:
         """Ask the bucket how far others have read of it, before what another broker began is ended.
@@ -97,9 +106,9 @@ class OthersWord:
         """Take up how far other daemons had read, and have these partitions checked for it."""
         assert self._known.identity is not None, "the log is open"
         if marker is not None and marker.topic_id == self._known.identity.topic_id:
-            self._reads.hear_others({} if self._known.accept_missing else marker.others)
+            self.reads.hear_others(marker.others)
         for follower in [f for f in self._followers.values() if f.partition in numbers]:
-            positions = self._reads.said_of(follower.partition)
+            positions = self.reads.said_of(follower.partition)
             if self._known.foreign_evidence is not None or positions:
                 follower.recheck(positions)
 

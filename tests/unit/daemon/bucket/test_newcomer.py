@@ -215,3 +215,40 @@ def test_a_log_that_has_all_that_others_had_read_is_taken_up(recorded):
         await world.until(lambda: daemon.manager.lookups.is_ready(AT))
 
     run(scenario)
+
+
+@pytest.mark.parametrize("everything", [False, True])
+def test_a_loss_that_was_accepted_earlier_in_this_life_hides_no_later_one(recorded, everything):
+    """Nor does the cleaner end the copy of a broker that is gone, whose finish was cut off."""
+
+    async def scenario(world: CleanWorld) -> None:
+        await acknowledged(world)
+        cut(world)
+        recorded(world)
+        daemon = world.daemon(1)
+        await announced(world, daemon)
+        await asyncio.sleep(3 * PATIENCE)
+        acceptance = daemon.manager.fleet.acceptance
+        if everything:
+            await acceptance.accept_all(without_looking=True)
+        else:
+            await acceptance.accept(require_lost(world, daemon), without_looking=True)
+        await world.until(lambda: daemon.manager.lookups.is_ready(AT))
+        # Broker 2 is told of the acceptance later, and goes on to say what was lost.
+        await told(world, 2, next_offset=2)
+        await daemon.manager.fleet.others.ask_others(number_of(AT))
+        await asyncio.sleep(60)
+        assert daemon.manager.lookups.is_ready(AT)
+        # Finished and read by broker 2 alone, and cut before this daemon's fetch.
+        world.put(world.started(3, AT, 100, broker_id=2))
+        world.place(3, AT, 100)
+        await world.until(lambda: daemon.manager.fleet.followers[number_of(AT)].lag == 0)
+        at = world.store.partition(number_of(AT)).end + 1
+        await told(world, 2, next_offset=at)
+        await asyncio.sleep(3 * PATIENCE)
+        follower = daemon.manager.fleet.followers[number_of(AT)]
+        assert len(world.stored(AT)) == 6
+        assert follower.failure is not None
+        assert follower.failure.reason is FailureReason.HISTORY_LOST
+
+    run(scenario)
