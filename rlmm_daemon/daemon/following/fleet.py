@@ -286,6 +286,7 @@ class Fleet:
             target_wanted=self.target_wanted,
             on_dropped=self._reads.forget,
             on_unrecorded=self._reads.keep,
+            on_accounted=self.known.accounted,
             reopen=self.reopen,
             hooks=self._hooks,
             turns=self._state.turns,

@@ -132,7 +132,8 @@ class Follower(FollowerState):
             self._take(Accepted())
             return
         # The snapshot that the fold goes on from is all that knows what stood in a lost head.
-        goes_on = self.following.trimmed_to is not None and not self.history.comparing
+        headless = self.accepted_start > 0 or self.following.trimmed_to is not None
+        goes_on = headless and not self.history.comparing
         await self.history.forget()
         if not goes_on:
             await self.context.snapshots.remove(self.partition)
@@ -256,6 +257,7 @@ class Follower(FollowerState):
                 except (UnavailableError, OSError) as error:
                     self._troubled(error)
             case ForgetHistory():
+                await self.context.on_accounted(self.partition, self.accepted_start)
                 await self.context.snapshots.remove(self.partition)
                 if self._foreign_evidence() is None:
                     await self.history.forget()
@@ -325,7 +327,10 @@ class Follower(FollowerState):
         if self._has_storage:
             await self.history.find_common(log)
         if self.fold.position < self.accepted_start:
-            self.fold.advance(self.accepted_start, NO_EPOCH)
+            head = LogRange(start=self.fold.position, end=self.accepted_start)
+            # What a snapshot had read of it, which is gone since, nobody accepted to lose.
+            if self.history.comparing or not ranges_less([head], self._accepted_gaps()):
+                self.fold.advance(head.end, NO_EPOCH)
         evidence, comparing = self._foreign_evidence(), self.history.comparing
         self._take(Doubted(evidence=evidence, comparing=comparing))
         for position in self.following.unconfirmed:

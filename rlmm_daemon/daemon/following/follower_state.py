@@ -77,6 +77,8 @@ class FollowerContext(msgspec.Struct, frozen=True, kw_only=True):
     on_dropped: Callable[[MetadataPartition], None]
     #: Called with a position that the log does not confirm and that no file but a snapshot had.
     on_unrecorded: Callable[[MetadataPartition, Position], None]
+    #: Called when all that was known is found again, with where the log starts.
+    on_accounted: Callable[[MetadataPartition, int], Awaitable[None]]
     #: Called when the log turned out to be another one, after the fold was dropped.
     reopen: Callable[[TopicId], Awaitable[None]]
     #: Told of each applied record, after the fold and before the writer.

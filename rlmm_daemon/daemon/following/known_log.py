@@ -259,6 +259,17 @@ class KnownLog:
         await self.gaps.write(self.identity.topic_id)
         await self.write_identity()
 
+    async def accounted(self, partition: MetadataPartition, start: int) -> None:
+        """Keep that the log lacks nothing which stood before `start`, where it starts now.
+
+        Raises:
+            OSError: the state directory did not take it.
+        """
+        assert self.identity is not None, "the log is open"
+        if start and self.foreign_evidence is None:
+            self.gaps.note(partition, [LogRange(start=0, end=start)])
+            await self.gaps.write(self.identity.topic_id)
+
     def require_known_loss(self) -> None:
         """Raise why nothing can be accepted of the log as a whole, as `Fleet.accept_all` says."""
         failure = self.whole_failure

@@ -1,7 +1,7 @@
 """Acceptance of a loss by an operator: of one metadata partition's, or of the whole log's."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -14,6 +14,7 @@ from rlmm_daemon.daemon.following.others_word import OthersWord
 from rlmm_daemon.daemon.following.snapshots import SnapshotStore
 from rlmm_daemon.domain.errors import InvalidArgument
 from rlmm_daemon.domain.ids import MetadataPartition
+from rlmm_daemon.ports.event_log import LogRange, ranges_joined
 
 #: How long an acceptance waits for the log that is made by it. It is written down with that log.
 _MADE_SECONDS: Final = 5.0
@@ -56,7 +57,11 @@ class LossAcceptance:
             raise _nothing_missing("the event log", self._followers.values())
         if self._known.recounted is not None:
             await self._recount()
-        every = {int(f.partition): f.open_gaps for f in self._followers.values()}
+        whole = without_looking or bool(doubted)
+        every = {
+            int(follower.partition): _gaps_of(follower, without_looking=whole)
+            for follower in self._followers.values()
+        }
         failure = self._known.whole_failure
         recounted = failure and failure.reason is FailureReason.PARTITION_COUNT_CHANGED
         with self._reads.giving_up([*self._reads.present, *self._reads.recorded, *every]):
@@ -76,7 +81,7 @@ class LossAcceptance:
         if doubted:
             lacking = list(self._followers.values())
         for follower in lacking:  # of a whole log the snapshots of others may be all that is left
-            await self._accept_in(follower, without_looking=without_looking or bool(doubted))
+            await self._accept_in(follower, without_looking=whole)
         self._known.changed.ring()
         self._known.gone.ring()
         with suppress(TimeoutError):
@@ -109,7 +114,8 @@ class LossAcceptance:
         if not follower.lacking:
             raise _nothing_missing(f"metadata partition {follower.partition}", [follower])
         with self._reads.giving_up([follower.partition]):
-            await self._known.accept(follower.partition, {follower.partition: follower.open_gaps})
+            gaps = _gaps_of(follower, without_looking=without_looking)
+            await self._known.accept(follower.partition, {follower.partition: gaps})
             self._reads.give_up(follower.partition)
         await self._accept_in(follower, without_looking=without_looking)
 
@@ -119,6 +125,15 @@ class LossAcceptance:
             self._noted.accepted_starts[follower.partition] = follower.accepted_start
         if self._known.identity is not None:
             await self._noted.write()
+
+
+def _gaps_of(follower: Follower, *, without_looking: bool) -> Sequence[LogRange]:
+    """Return the offsets whose loss is accepted: those too of which a list knows that goes."""
+    stays = not follower.history.comparing or (follower.head_alone and not without_looking)
+    if stays or not follower.accepted_start:
+        return follower.open_gaps
+    head = LogRange(start=0, end=follower.accepted_start)
+    return ranges_joined([*follower.open_gaps, head])
 
 
 def _nothing_missing(what: str, followers: Iterable[Follower]) -> InvalidArgument:

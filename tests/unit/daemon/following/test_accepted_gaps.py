@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from rlmm_daemon.codec.state_files import Position
 from rlmm_daemon.daemon.base.caller import Caller
 from rlmm_daemon.daemon.following import others_word
 from rlmm_daemon.daemon.following.bucket_record import BucketLog
@@ -15,6 +16,7 @@ from rlmm_daemon.domain.errors import HistoryLost, InvalidArgument
 from rlmm_daemon.ports.event_log import EpochEnd, LogRange
 from tests.unit.daemon.conftest import SoleLog
 from tests.unit.daemon.events import TP, copied, of, ready, started, until, updated
+from tests.unit.daemon.following.test_mapped import snapshot_files
 from tests.unit.daemon.metadata.test_previous_state import OTHER, FakeBucket, ask, follower_of
 
 BROKER = Caller.BROKER
@@ -261,6 +263,62 @@ async def test_an_accepted_head_costs_nothing_that_the_snapshot_knew_though_the_
     async with rig.manager() as manager:
         follower = await follower_of(manager)
         await until(lambda: manager.lookups.is_ready(TP) or follower.failure)
+        assert manager.lookups.remote_log_segment_metadata(TP, 0, 15, BROKER) is not None
+
+
+@pytest.mark.parametrize("behind", [0, 2])
+async def test_snapshots_that_go_behind_an_accepted_head_take_what_they_alone_knew(rig, behind):
+    """What was accepted is what no snapshot had read; what they had read was still answered."""
+    await stood_before_a_trimmed_head(rig, behind)
+    async with rig.manager() as manager:
+        await failed(manager)
+        await accept(manager)
+        await until(lambda: manager.lookups.is_ready(TP))
+        await manager.drain()
+    for path in snapshot_files(rig):
+        path.unlink()
+    async with rig.manager() as manager:
+        follower = await failed(manager)
+        assert "starts at 8 now, this daemon stands at 0" in follower.failure.evidence
+        await accept(manager)
+        await until(lambda: manager.lookups.is_ready(TP))
+        await manager.drain()
+    async with rig.manager() as manager:  # for good
+        await ready(manager)
+
+
+async def test_what_is_found_again_behind_an_accepted_head_is_not_missed_anew(rig):
+    """There is no snapshot and no list of it then; the log has all that they knew."""
+    await stood_before_a_trimmed_head(rig, behind=2)
+    async with rig.manager() as manager:
+        follower = await failed(manager)
+        await accept(manager)
+        await until(lambda: manager.lookups.is_ready(TP))
+        follower.rebuild()
+        await until(lambda: follower.failure is not None)
+        assert follower.history.missing_count == 2
+        for number, start in ((1, 0), (2, 10)):
+            rig.store.put(of(TP), started(number, start, start + 9))
+            rig.store.put(of(TP), updated(number))
+        await until(lambda: manager.lookups.is_ready(TP))
+    assert not snapshot_files(rig)
+    async with rig.manager() as manager:
+        await ready(manager)
+        assert manager.lookups.remote_log_segment_metadata(TP, 0, 15, BROKER) is not None
+
+
+async def test_a_lost_tail_that_is_accepted_costs_no_snapshot_that_alone_knows_a_head(rig):
+    await stood_before_a_trimmed_head(rig, behind=2)
+    async with rig.manager() as manager:
+        follower = await failed(manager)
+        await accept(manager)
+        await until(lambda: manager.lookups.is_ready(TP))
+        follower.recheck([Position(90, 1)])
+        await until(lambda: follower.failure is not None)
+        await accept(manager)
+        await until(lambda: manager.lookups.is_ready(TP))
+    async with rig.manager() as manager:
+        await ready(manager)
         assert manager.lookups.remote_log_segment_metadata(TP, 0, 15, BROKER) is not None
 
 
