@@ -40,7 +40,13 @@ from rlmm_daemon.domain.ids import MetadataPartition, SegmentId, TopicId, uuid_b
 from rlmm_daemon.domain.segment import SegmentState
 from rlmm_daemon.observability.logging import beside_answers
 from rlmm_daemon.offline.log_contents import first_of
-from rlmm_daemon.offline.verification import LogReader, kept_marker, reading, rows_of
+from rlmm_daemon.offline.verification import (
+    LogReader,
+    kept_marker,
+    missed_segments,
+    reading,
+    rows_of,
+)
 from rlmm_daemon.ports.event_log import LogIdentity, LogMissing, LogMoved
 from rlmm_daemon.ports.storage import Conflict, ControlObject, RemoteStorage
 from rlmm_daemon.reconcile import storage_time
@@ -127,6 +133,8 @@ async def _run(
                 if await log.read_on(history) > 0:
                     trimmed.append(number)
                 _needs_of(history, needs, evidence.finished)
+                missed = await missed_segments(config, MetadataPartition(number))
+                evidence.finished.update(each.segment_id for each in missed)
             evidence.named.update(number for number in needs.values() if number is not None)
             await _list(storage, evidence, needs)
             if is_gone and not (evidence.newest_ms or objects_are_gone):

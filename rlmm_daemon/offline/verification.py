@@ -22,6 +22,7 @@ from rlmm_daemon.core.fold.fold import Fold
 from rlmm_daemon.core.readiness.marker_verdict import IF_NONE, REBUILD, Rows, why_remade
 from rlmm_daemon.core.storage.layout import Layout
 from rlmm_daemon.daemon.base.os_errors import in_words
+from rlmm_daemon.daemon.base.segment_log import decode_segment
 from rlmm_daemon.daemon.base.state_directory import StateDirectory
 from rlmm_daemon.daemon.bucket.bucket import Bucket
 from rlmm_daemon.domain.errors import (
@@ -34,7 +35,7 @@ from rlmm_daemon.domain.errors import (
     StorageUnavailable,
 )
 from rlmm_daemon.domain.ids import MetadataPartition, uuid_text
-from rlmm_daemon.domain.segment import SegmentState
+from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState
 from rlmm_daemon.offline.log_contents import KAFKA, first_of, opened
 from rlmm_daemon.ports.disk import Disk
 from rlmm_daemon.ports.event_log import NO_EPOCH, EventLog, LogIdentity, LogMissing, LogMoved
@@ -194,6 +195,18 @@ async def _require_known(config: Config, present: marker.BucketMarker) -> None:
             f"the marker {marker.MARKER_KEY} is another one than the daemon knew: {why}; nothing "
             f"can be said of where segments lie; restore the former one, or run: {REBUILD}"
         )
+
+
+async def missed_segments(config: Config, number: MetadataPartition) -> list[SegmentMetadata]:
+    """Return the segments that a daemon misses of its log, as far as its list can be read."""
+    disk = LocalDisk()
+    try:
+        lost = await StateDirectory(disk, config.daemon.state_dir).lost(number)
+    except (OSError, RlmmError):
+        return []
+    finally:
+        disk.close()
+    return [] if lost is None else [decode_segment(record) for record in lost.records]
 
 
 async def kept_marker(config: Config) -> marker.BucketMarker | None:

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -154,6 +155,22 @@ def test_a_directory_that_is_misspelt_is_told_as_such_and_gets_no_marker(it):
     assert verified.returncode == 1
     assert "rlmm delete" not in verified.stdout
     assert "var/rmeote lacks 6 of 6 finished segments" in verified.stdout
+
+
+def test_a_storage_is_the_right_one_where_it_has_segments_that_the_log_lost(it):
+    """They are on the daemon's list of missing ones, and `rlmm log recover` needs a marker."""
+    assert it.daemon.stop() == 0
+    shutil.rmtree(it.log_dir / str(it.number(0)))
+    for key in objects(it):
+        if key.startswith("orders-1"):
+            (it.daemon.remote / key).unlink()
+    marker_of(it).unlink()
+    it.start()
+    it.rlmm("log", "repair", str(it.number(0)))
+    assert (it.state_dir / f"{it.number(0)}.lost").exists()
+    told = tool(it, "storage", "rebuild-marker", "--execute")
+    assert told.returncode == 0, told.stderr
+    assert marker_of(it).exists()
 
 
 def test_a_segment_that_is_missing_alone_is_ended_by_the_command_that_is_named(it):
