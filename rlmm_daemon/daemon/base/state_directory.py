@@ -18,6 +18,7 @@ this directory, too, by default.
 """
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Final
 
 from crc32c import crc32c
@@ -29,6 +30,7 @@ from rlmm_daemon.codec.state_files import (
     JsonFile,
     Lost,
     Observed,
+    Position,
     Positions,
     from_json,
     lost_from,
@@ -40,7 +42,7 @@ from rlmm_daemon.codec.state_files import (
 )
 from rlmm_daemon.daemon.base.fair_scheduler import FairScheduler
 from rlmm_daemon.daemon.base.os_errors import named
-from rlmm_daemon.domain.errors import ConfigError
+from rlmm_daemon.domain.errors import ConfigError, CorruptError, RefusedError
 from rlmm_daemon.domain.ids import MetadataPartition
 from rlmm_daemon.ports.disk import Disk, DiskLock
 
@@ -207,6 +209,19 @@ class StateDirectory:
         except FileNotFoundError:
             return
         await self.disk.fsync_directory(self.path)
+
+
+async def listed(state: StateDirectory) -> dict[int, Sequence[Position]]:
+    """Return how far dropped folds had read whose lists are there and can be read."""
+    found = dict[int, Sequence[Position]]()
+    with suppress(OSError):
+        for name in await state.disk.list(state.path):
+            number = name.removesuffix(LOST_SUFFIX)
+            if number != name and number.isdecimal():
+                with suppress(OSError, CorruptError, RefusedError):  # told when it is followed
+                    lost = await state.lost(MetadataPartition(int(number)))
+                    found[int(number)] = () if lost is None else lost.read
+    return found
 
 
 def _lost_name(partition: int) -> str:

@@ -15,7 +15,7 @@ from rlmm_daemon.core.readiness.states import Failure, FailureReason, Freshness,
 from rlmm_daemon.daemon.base.broadcast import Broadcast
 from rlmm_daemon.daemon.base.bugs import Bugs
 from rlmm_daemon.daemon.base.crash_guard import blame
-from rlmm_daemon.daemon.base.state_directory import StateDirectory
+from rlmm_daemon.daemon.base.state_directory import StateDirectory, listed
 from rlmm_daemon.daemon.following.bucket_record import BucketRecord, same_cluster
 from rlmm_daemon.daemon.following.follow_set import FollowSet
 from rlmm_daemon.daemon.following.follower import Follower
@@ -144,6 +144,9 @@ class Fleet:
             await self.noted.take_up(positions)
         elif positions is not None and self.known.foreign_evidence is not None:
             self.noted.take_up_elsewhere(positions)
+        if self.known.foreign_evidence is None:
+            for number, read_to in (await listed(self._state)).items():
+                self._reads.put_on_list(number, read_to)
         if marker is not None and marker.topic_id == identity.topic_id:
             self._reads.hear_own(marker.positions)
             self._reads.hear_others(marker.others)
@@ -284,9 +287,9 @@ class Fleet:
             freshness=self.options.freshness,
             partition_count=self.identity.partition_count,
             target_wanted=self.target_wanted,
-            on_dropped=self._reads.forget,
+            on_dropped=self._reads.written_down,
             on_unrecorded=self._reads.keep,
-            on_accounted=self.known.accounted,
+            on_accounted=self.others.accounted,
             reopen=self.reopen,
             hooks=self._hooks,
             turns=self._state.turns,

@@ -232,7 +232,7 @@ class Follower(FollowerState):
             case RestartTargets():
                 self.confirmation.restart()
             case ForgetPosition():
-                self.context.on_dropped(self.partition)
+                self.context.on_dropped(self.partition, self.history.read)
             case KeepPosition(position=position):
                 self.context.on_unrecorded(self.partition, position)
             case AskForEnd():

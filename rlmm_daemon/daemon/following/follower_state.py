@@ -74,7 +74,7 @@ class FollowerContext(msgspec.Struct, frozen=True, kw_only=True):
     #: Rung when an end offset should be asked for.
     target_wanted: Broadcast
     #: Called when a fold was written down and dropped.
-    on_dropped: Callable[[MetadataPartition], None]
+    on_dropped: Callable[[MetadataPartition, Sequence[Position]], None]
     #: Called with a position that the log does not confirm and that no file but a snapshot had.
     on_unrecorded: Callable[[MetadataPartition, Position], None]
     #: Called when all that was known is found again, with where the log starts.

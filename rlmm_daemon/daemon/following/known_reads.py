@@ -22,6 +22,9 @@ class KnownReads:
         self.present: dict[int, Position] = {}
         #: How far other daemons say that they had read, likewise, and in which file.
         self.others: dict[int, Mapping[Position, str]] = {}
+        #: How far folds had read that were dropped and are compared: what they knew is on a list,
+        #: so the log need not confirm it. Others have only our presence file.
+        self.listed: dict[int, Position] = {}
         #: Whose loss was accepted in this life: daemons that did not accept it go on to say so.
         self._given_up: dict[int, Sequence[Position]] = {}
         #: Whose loss is being written down right now.
@@ -30,17 +33,18 @@ class KnownReads:
     def forget_all(self) -> None:
         """Another log is followed from now on, or the loss of this one was accepted."""
         self.recorded, self.present, self.others = {}, {}, {}
-        self._given_up = {}
+        self.listed, self._given_up = {}, {}
 
     def give_up(self, partition: MetadataPartition) -> None:
         """The loss of all that is known of it was accepted; what is read beyond that is news."""
         given_up = self._given_up.get(partition, ())
-        self._given_up[partition] = furthest([*given_up, *self.of(partition)])
+        listed = [self.listed[partition]] if partition in self.listed else []
+        self._given_up[partition] = furthest([*given_up, *listed, *self.of(partition)])
         self.forget(partition)
 
     def give_up_all(self) -> None:
         """The loss of all that is known was accepted."""
-        for number in {*self.recorded, *self.present, *self.others}:
+        for number in {*self.recorded, *self.present, *self.others, *self.listed}:
             self.give_up(MetadataPartition(number))
 
     def _is_news(self, partition: int, at: Position) -> bool:
@@ -51,6 +55,17 @@ class KnownReads:
         self.recorded.pop(partition, None)
         self.present.pop(partition, None)
         self.others.pop(partition, None)
+        self.listed.pop(partition, None)
+
+    def written_down(self, partition: MetadataPartition, read: Sequence[Position]) -> None:
+        """The lineage that was recorded is on a list, as far as dropped folds had read."""
+        self.forget(partition)
+        self.put_on_list(partition, read)
+
+    def put_on_list(self, partition: int, read: Sequence[Position]) -> None:
+        """Keep how far dropped folds had read, whose knowledge is compared with the log."""
+        if read:
+            self.listed[partition] = max(read, key=lambda at: (at.leader_epoch, at.next_offset))
 
     def keep(self, partition: MetadataPartition, position: Position) -> None:
         """A later life has to ask the log for it, too."""
@@ -58,7 +73,12 @@ class KnownReads:
 
     def hear_own(self, said: Mapping[int, Position]) -> None:
         """Take up what the presence file of an earlier life says."""
-        self.present = {number: at for number, at in said.items() if number not in self._given_up}
+        self.present = {
+            number: at
+            for number, at in said.items()
+            if number not in self._given_up
+            and not (number in self.listed and beyond(self.listed[number], at))
+        }
 
     def hear_others(self, said: Mapping[int, Mapping[Position, str]]) -> None:
         """Take up what other daemons' presence files say."""
@@ -104,6 +124,9 @@ class KnownReads:
         for number, position in self.present.items():
             behind = number in self.recorded and position.next_offset > known[number].next_offset
             if behind and not is_confirmed(MetadataPartition(number)):
+                known[number] = position
+        for number, position in self.listed.items():
+            if number not in known or position.next_offset > known[number].next_offset:
                 known[number] = position
         return {
             MetadataPartition(number): position

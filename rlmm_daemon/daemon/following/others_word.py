@@ -91,6 +91,15 @@ class OthersWord:
             with suppress(RlmmError):
                 self._hear_others(await self._bucket.log(), ())
 
+    async def accounted(self, partition: MetadataPartition, start: int) -> None:
+        """All that was known is found again in a log that starts there, and nobody misses it.
+
+        Raises:
+            OSError: the state directory did not take it.
+        """
+        await self._known.accounted(partition, start)
+        self.reads.listed.pop(partition, None)
+
     async def ask_others(self, partition: MetadataPartition) -> None:
         """Ask the bucket how far others have read of it, before what another broker began is ended.
 

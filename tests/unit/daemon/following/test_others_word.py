@@ -86,3 +86,56 @@ async def test_what_failed_of_it_here_is_not_told_once_nobody_follows_it(rig):
         manager.replace_assignment([], [])
         await until(lambda: NUMBER not in manager.fleet.followers)
         assert NUMBER not in presence_of(manager).partitions
+
+
+async def cut_off(rig, manager: Any) -> Any:
+    """A segment is finished, and the log loses that while it is followed."""
+    manager.replace_assignment([TP], [])
+    await until(lambda: manager.lookups.is_ready(TP))
+    await manager.events.add(started(1, 0, 9), Caller.BROKER)
+    await manager.events.update(updated(1), Caller.BROKER)
+    await until(lambda: presence_of(manager).partitions[NUMBER].next_offset == 2)
+    rig.store.truncate(NUMBER, 1)
+    follower = manager.fleet.followers[NUMBER]
+    await until(lambda: follower.failure is not None)
+    assert follower.history.missing_count == 1
+    await manager.fleet.noted.write()
+    return follower
+
+
+async def test_what_a_daemon_had_read_of_a_cut_log_is_told_until_it_is_there_again(rig):
+    """It has a list of it, but others have only its presence file, and so has its next disk."""
+    async with rig.manager() as manager:
+        await cut_off(rig, manager)
+        assert presence_of(manager).partitions[NUMBER].next_offset == 2
+    async with rig.manager() as manager:
+        await until(lambda: manager.fleet.follow_set is not None)
+        assert presence_of(manager).partitions[NUMBER].next_offset == 2
+        manager.replace_assignment([TP], [])
+        await until(lambda: NUMBER in manager.fleet.followers)
+        follower = manager.fleet.followers[NUMBER]
+        await until(lambda: follower.failure is not None)
+        rig.store.begin_epoch(NUMBER)
+        rig.store.put(NUMBER, updated(1))
+        await until(lambda: manager.lookups.is_ready(TP))
+        rig.store.put(NUMBER, None)
+        await until(lambda: presence_of(manager).partitions[NUMBER].next_offset == 3)
+
+
+async def test_nor_does_a_daemon_fail_of_what_it_says_itself_of_its_list(rig):
+    async with rig.manager() as manager:
+        await cut_off(rig, manager)
+        known = BucketLog(
+            topic_id=manager.fleet.identity.topic_id,
+            partition_count=manager.fleet.identity.partition_count,
+            positions={NUMBER: Position(2, 0)},
+        )
+    async with rig.manager(bucket=FakeBucket(known)) as manager:
+        manager.replace_assignment([TP], [])
+        await until(lambda: NUMBER in manager.fleet.followers)
+        follower = manager.fleet.followers[NUMBER]
+        await until(lambda: follower.failure is not None and manager.fleet.marker_checked)
+        assert not follower.uncertain, "all that is missing is on the list"
+        await manager.fleet.acceptance.accept(follower, without_looking=True)
+        await until(lambda: manager.lookups.is_ready(TP))
+        await until(lambda: presence_of(manager).partitions[NUMBER].next_offset == 1)
