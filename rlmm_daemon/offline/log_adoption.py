@@ -82,7 +82,9 @@ async def _note_ends(state: StateDirectory, topic_id: str, ends: Mapping[int, Po
 
 
 async def read_before(config: Config) -> Mapping[TopicId, Mapping[int, Position]]:
-    """Return how far the daemon had read which log, as far as anything that is left says.
+    """Return how far daemons had read which log, as far as anything that is left says.
+
+    Of another one's word and this one's the further: what it was told alone is as acknowledged.
 
     Raises:
         RlmmError: the storage has a presence file, perhaps, and does not answer.
@@ -95,7 +97,9 @@ async def read_before(config: Config) -> Mapping[TopicId, Mapping[int, Position]
             if (positions := await state.positions()) is not None:
                 of = found.setdefault(TopicId(uuid_bytes(positions.topic_id)), {})
                 # Written every second, the presence file once a minute.
-                of |= positions.numbered()
+                for number, at in positions.numbered().items():
+                    if number not in of or of[number].next_offset <= at.next_offset:
+                        of[number] = at
         return found
     finally:
         disk.close()
@@ -104,7 +108,7 @@ async def read_before(config: Config) -> Mapping[TopicId, Mapping[int, Position]
 async def _read_by_bucket(
     config: Config, state: StateDirectory
 ) -> dict[TopicId, dict[int, Position]]:
-    """Return what the presence file says: all that is left where the state directory is gone."""
+    """Return what presence files say: all that is left where the state directory is gone."""
     made = adapters.storage_of(config, random.Random(), reads_only=True)  # noqa: S311 - jitter
     if made is None:
         return {}
@@ -117,7 +121,13 @@ async def _read_by_bucket(
             now_ms=SystemClock().now_ms,
             state=state,
         ).log()
-        return {} if recorded is None else {recorded.topic_id: dict(recorded.positions)}
+        if recorded is None:
+            return {}
+        read = dict(recorded.positions)
+        for number, said in recorded.others.items():
+            known = [read[number]] if number in read else []
+            read[number] = max([*known, *said], key=lambda at: at.next_offset)
+        return {recorded.topic_id: read}
     finally:
         await made.backend.close()
 

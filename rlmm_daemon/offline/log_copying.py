@@ -152,7 +152,7 @@ def _require_read(source: str, unread: list[MetadataPartition]) -> None:
     if unread:
         numbers = ", ".join(map(str, unread[:_LOSSES_TOLD]))
         raise InvalidArgument(
-            f"{source} does not hold any more what the daemon had read of it: metadata partitions "
+            f"{source} does not hold any more what daemons had read of it: metadata partitions "
             f"{numbers}. The copy would lack as much, and look whole. Next: start the daemon with "
             f"{source}, and what rlmm explain names; --accept-loss copies what is left, and a hold "
             "keeps all objects"

@@ -53,7 +53,7 @@ async def require_recorded(config: Config, read_to: ReadTo, target: str) -> None
 
 def _unrecorded(read_to: ReadTo, gone: TopicId, number: int, end: int) -> InvalidArgument:
     return InvalidArgument(
-        f"the daemon had read metadata partition {number} of the log that is gone up to offset "
+        f"daemons had read metadata partition {number} of the log that is gone up to offset "
         f"{end}, the snapshots up to {read_to.get((number, gone), 0)}: segments that were "
         "finished in between do not come back, and would be answered as if they had never been. "
         "Next: name other brokers' snapshots; or the same with --accept-loss, which holds their "

@@ -18,7 +18,7 @@ from rlmm_daemon.adapters.storage.local import LocalStorage
 from rlmm_daemon.cli import main
 from rlmm_daemon.codec import marker
 from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
-from rlmm_daemon.codec.marker import BucketMarker
+from rlmm_daemon.codec.marker import BucketMarker, Presence, PresencePartition
 from rlmm_daemon.codec.state_files import (
     Position,
     Positions,
@@ -35,7 +35,7 @@ from rlmm_daemon.core.storage.layout import Layout, object_key
 from rlmm_daemon.daemon.bucket.bucket import Bucket
 from rlmm_daemon.daemon.bucket.live_marker import BucketIdentity
 from rlmm_daemon.domain.errors import ConfigError, InvalidArgument, RlmmError
-from rlmm_daemon.domain.ids import Offset, TopicId, uuid_text
+from rlmm_daemon.domain.ids import BrokerId, Offset, TopicId, uuid_text
 from rlmm_daemon.domain.partition_delete import PartitionDeleteState
 from rlmm_daemon.domain.segment import SegmentState
 from rlmm_daemon.offline import log_contents, log_copying, log_restoring
@@ -426,6 +426,32 @@ def test_what_was_acknowledged_after_the_snapshots_is_given_up_by_no_restore_una
     assert again.exit_code == 0, again.output
     after = marker.decode_marker((tmp_path / "remote" / marker.MARKER_KEY).read_bytes())
     assert after == present
+
+
+def test_nor_is_what_another_brokers_daemon_had_read_of_it(tmp_path):
+    """It was acknowledged by that one alone, in a log of brokers that is gone."""
+    words = restoring(tmp_path, {N: Position(2, 0, exact=True)})
+    at = PresencePartition(
+        state="ready", topic_id=uuid_text(TOPIC_ID), leader_epoch=0, next_offset=4
+    )
+    said = Presence(
+        cluster_id=CLUSTER,
+        broker_id=2,
+        incarnation=None,
+        started_at_ms=0,
+        written_at_ms=0,
+        copy_deadline_seconds=1.0,
+        lease_end_ms=None,
+        metadata_manager="rlmm",
+        partitions={N: at},
+    )
+    file = tmp_path / "remote" / marker.presence_key(BrokerId(2))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(marker.encode(said))
+    run = CliRunner().invoke(main, words)
+    assert run.exit_code != 0, run.output
+    assert f"{N} of the log that is gone up to offset 4" in run.output
+    assert not (tmp_path / "state" / "log").exists()
 
 
 @pytest.mark.parametrize("storage", [True, False])
