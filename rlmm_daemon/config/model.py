@@ -35,6 +35,8 @@ READ_AGAIN: Final = frozenset(
     }
 )
 Uid = Annotated[int, Meta(ge=0, le=2**32 - 2)]
+#: Of a user or a group; it may be a directory service's.
+Name = Annotated[str, Meta(min_length=1, max_length=255)]
 
 
 class Daemon(Section, frozen=True, kw_only=True):
@@ -62,6 +64,10 @@ class Peers(Section, frozen=True, kw_only=True):
     uids: tuple[Uid, ...] = ()
     #: Group ids.
     gids: tuple[Uid, ...] = ()
+    #: Users by name. The daemon does not start while this machine does not know one.
+    users: tuple[Name, ...] = ()
+    #: Groups by name, as `users`.
+    groups: tuple[Name, ...] = ()
 
 
 class Rights(Section, frozen=True, kw_only=True):

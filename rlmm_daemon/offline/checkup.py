@@ -17,6 +17,7 @@ from rlmm_daemon.adapters.os.disk import LocalDisk
 from rlmm_daemon.codec import records
 from rlmm_daemon.codec.state_files import Identity, Positions
 from rlmm_daemon.config import Config, EmbeddedLog
+from rlmm_daemon.config.accounts import unknown_accounts
 from rlmm_daemon.config.exposure import exposures_in_time
 from rlmm_daemon.core import phrases
 from rlmm_daemon.core.partitioner import PARTITIONER_ID
@@ -52,7 +53,9 @@ def examine(config: Config, *, seconds: float) -> list[CheckResult]:
 
 
 def access(config: Config, file: str) -> list[CheckResult]:
-    """Return a warning for each thing that others may read, change or reach, or that there is none.
+    """Return a row for each thing that others may read, change or reach, or that there is none.
+
+    A user of the socket whom nobody knows is a failure.
 
     `file` is the configuration's own path.
     """
@@ -63,6 +66,15 @@ def access(config: Config, file: str) -> list[CheckResult]:
     warnings = [
         CheckResult(check=each.check, verdict="warning", found=each.found, advice=each.advice)
         for each in exposed
+    ]
+    warnings += [
+        CheckResult(
+            check="socket rights",
+            verdict="failed",
+            found=each,
+            advice="the daemon does not start before it does: make that user, or mend the name",
+        )
+        for each in unknown_accounts(config)
     ]
     mine = "secrets, configuration, socket, directories and admin port are the daemon's own"
     return warnings or [CheckResult(check="access", verdict="ok", found=mine)]

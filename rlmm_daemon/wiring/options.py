@@ -1,9 +1,8 @@
 """Options of each room, from the configuration's keys."""
 
-from typing import Any
-
-from rlmm_daemon.config import Config
+from rlmm_daemon.config import Config, Peers
 from rlmm_daemon.config import KafkaLog as KafkaLogConfig
+from rlmm_daemon.config.accounts import ids_of
 from rlmm_daemon.core.disposal.observation import ObservationOptions
 from rlmm_daemon.core.readiness.states import Freshness
 from rlmm_daemon.daemon.cleaner.observer import ObserverOptions
@@ -39,17 +38,19 @@ def manager_options_of(config: Config) -> ManagerOptions:
 
 
 def server_options_of(config: Config) -> ServerOptions:
-    """Return the socket's limits and rights."""
+    """Return the socket's limits and rights.
+
+    Raises:
+        InvalidArgument: this machine does not know a user or group that a right names.
+    """
     socket, rights = config.socket, config.socket.rights
-
-    def grant(peers: Any) -> Grant:
-        return Grant(uids=frozenset(peers.uids), gids=frozenset(peers.gids))
-
     return ServerOptions(
         path=socket.path,
         mode=int(socket.mode, 8),
         rights=RightsTable(
-            read=grant(rights.read), write=grant(rights.write), admin=grant(rights.admin)
+            read=_grant("read", rights.read),
+            write=_grant("write", rights.write),
+            admin=_grant("admin", rights.admin),
         ),
         connections_max=socket.connections_max,
         requests_per_connection_max=socket.requests_per_connection_max,
@@ -64,6 +65,11 @@ def server_options_of(config: Config) -> ServerOptions:
         held_reads_max=config.readiness.held_reads_max,
         not_ready_hold_seconds=config.readiness.not_ready_hold_ms / 1000,
     )
+
+
+def _grant(right: str, peers: Peers) -> Grant:
+    ids = ids_of(f"socket.rights.{right}", peers)
+    return Grant(uids=ids.uids, gids=ids.gids)
 
 
 def copy_options_of(config: Config) -> CopyOptions:
