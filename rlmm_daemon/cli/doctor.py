@@ -1,11 +1,17 @@
 """`rlmm doctor`: is everything around the daemon as it has to be, and if not, what to do."""
 
+from collections.abc import Sequence
+from typing import Final
+
 import click
 
 from rlmm_daemon.cli.group import Exit
 from rlmm_daemon.cli.options import json_option
 from rlmm_daemon.cli.output import show_json, show_table
 from rlmm_daemon.config import load
+
+#: Of each check.
+SECONDS: Final = 10.0
 
 
 @click.command("doctor")
@@ -22,7 +28,7 @@ from rlmm_daemon.config import load
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
-    default=10.0,
+    default=SECONDS,
     show_default=True,
     metavar="SECONDS",
     help="Of each check.",
@@ -41,11 +47,19 @@ def command(file: str, overrides: tuple[str, ...], timeout: float, *, as_json: b
 
     --json: an array of {check, verdict, found, advice}; verdict is ok, warning, failed or skipped.
     """
+    if report(file, overrides, seconds=timeout, as_json=as_json):
+        raise click.exceptions.Exit(Exit.TROUBLE)
+
+
+def report(
+    file: str, overrides: Sequence[str] = (), *, seconds: float = SECONDS, as_json: bool = False
+) -> bool:
+    """Print every check's finding; returns whether one failed."""
     config = load(file, overrides)
     # Imported late: it brings the rooms of the daemon along.
     from rlmm_daemon.offline import checkup
 
-    findings = checkup.examine(config, seconds=timeout) + checkup.access(config, file)
+    findings = checkup.examine(config, seconds=seconds) + checkup.access(config, file)
     if as_json:
         show_json(findings)
     else:
@@ -56,5 +70,4 @@ def command(file: str, overrides: tuple[str, ...], timeout: float, *, as_json: b
         for each in findings:
             if each.advice:
                 click.echo(f"{each.check}: {each.advice}")
-    if any(each.verdict == "failed" for each in findings):
-        raise click.exceptions.Exit(Exit.TROUBLE)
+    return any(each.verdict == "failed" for each in findings)

@@ -76,6 +76,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
             "check-config": Row(
                 f"{_CLI}.check_config", "Check a configuration and print what is in force."
             ),
+            "setup": Row(f"{_CLI}.setup", "Set a daemon up beside a broker, from its files."),
             "config": Row(f"{_CLI}.config", "Make a configuration from server.properties."),
             "doctor": Row(f"{_CLI}.doctor", "Check what is around the daemon; say what to do."),
             "quorum": Row(
@@ -99,6 +100,7 @@ COMMANDS: Final[Mapping[str, Row]] = MappingProxyType(
 )
 _FIRST_STEPS: Final = """\
 First steps:
+  rlmm setup                               what does a daemon beside this broker need?
   rlmm check-config /etc/rlmm/rlmm.toml    is the configuration right?
   rlmm status                              is the daemon up, and does the broker talk to it?
   rlmm explain orders-0                    why does partition 0 of orders answer as it does?

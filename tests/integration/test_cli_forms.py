@@ -55,6 +55,7 @@ ELSEWHERE = {
     "delete": "integration/test_cli_forms.py",
     "drain": "integration/test_cli_changes.py",
     "quorum": "integration/test_quorum_processes.py",
+    "setup": "integration/test_setup.py",
     "storage": "s3/test_verify.py",
 }
 

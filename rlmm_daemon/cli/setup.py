@@ -1,0 +1,167 @@
+"""`rlmm setup`: everything that a daemon beside a broker needs, from the broker's own files."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rlmm_daemon.cli.audit import order
+from rlmm_daemon.cli.doctor import report
+from rlmm_daemon.cli.group import Exit
+from rlmm_daemon.observability.escape import escape_lines
+
+if TYPE_CHECKING:  # imported when it runs: it brings half of the daemon along
+    from rlmm_daemon.offline.setup.plan import Plan
+
+_STORAGES = ("local", "s3", "none")
+
+
+@click.command("setup")
+@click.option("--properties", metavar="FILE", help="The broker's server.properties.")
+@click.option(
+    "--config",
+    "file",
+    envvar="RLMM_CONFIG",
+    default="/etc/rlmm/rlmm.toml",
+    show_default=True,
+    metavar="FILE",
+    help="The daemon's TOML file to be; else RLMM_CONFIG.",
+)
+@click.option("--storage", type=click.Choice(_STORAGES), help="Where segments go.")
+@click.option("--directory", metavar="DIR", help="Of --storage local.")
+@click.option("--shared", is_flag=True, help="Every broker sees that same directory.")
+@click.option("--bucket", metavar="NAME", help="Of --storage s3.")
+@click.option("--region", metavar="NAME", help="The bucket's.")
+@click.option("--endpoint", metavar="URL", help="Of a server that is not AWS.")
+@click.option("--prefix", metavar="TEXT", help="In front of the segments' keys.")
+@click.option(
+    "--event-log",
+    type=click.Choice(["kafka", "embedded"]),
+    help="Kafka's own topic, or a log of this daemon's for a cluster of one broker.",
+)
+@click.option(
+    "--bootstrap", multiple=True, metavar="HOST:PORT", help="More brokers, beside this one."
+)
+@click.option("--principal", default="rlmm", show_default=True, help="The daemon's name in Kafka.")
+@click.option("--broker-user", metavar="USER", help="By default whoever owns log.dirs.")
+@click.option(
+    "--broker-unit", default="kafka", show_default=True, metavar="NAME", help="In systemd."
+)
+@click.option("--socket", metavar="PATH", help="If not /run/rlmm/rlmm.sock.")
+@click.option("--state-dir", metavar="DIR", help="If not /var/lib/rlmm.")
+@click.option("--jar", metavar="FILE", help="The plugin's, if it lies elsewhere.")
+@click.option(
+    "--units",
+    default="/etc/systemd/system",
+    show_default=True,
+    metavar="DIR",
+    help="Where drop-ins go.",
+)
+@click.option("--leave-properties", is_flag=True, help="Only say the lines of server.properties.")
+@click.option("--execute", is_flag=True, help="Write without asking.")
+def command(file: str, *, execute: bool, **given: Any) -> None:
+    """Set a daemon up beside a broker, or say what would change.
+
+    Reads the broker's server.properties and the meta.properties of its log.dirs: node id, cluster
+    id, directories, listener, user. Writes the daemon's configuration, the broker's lines, drop-ins
+    that the packages' units need, and beside the configuration what others have to carry out: ACL
+    commands, IAM policy, lifecycle rule. Keys of an existing configuration that it does not know
+    better stay, comments too; said again, it changes nothing.
+
+    Shows the differences first. On a terminal it asks for what no file says, and before it writes;
+    elsewhere nothing is written without --execute. Then it runs rlmm doctor and says what is left.
+    A file that it changes is kept as FILE.before-rlmm. It restarts nothing.
+
+    Exit code 1 if a check of the doctor failed; that is so until everything that is left is done.
+    """
+    from rlmm_daemon.offline.setup import plan as planning
+    from rlmm_daemon.offline.setup.settings import Choices
+
+    properties = given["properties"] or planning.find_properties()
+    properties = properties or _asked("The broker's server.properties", "--properties")
+    broker = planning.read_broker(properties, given["broker_user"])
+    present = planning.present(file)
+    kept = given["event_log"] or present.get("event_log")
+    choices = Choices(
+        event_log="embedded" if kept == "embedded" else "kafka",
+        storage=_storage(given, present.get("storage")),
+        bootstrap=given["bootstrap"],
+        principal=given["principal"],
+        socket=given["socket"] or "",
+        state_dir=given["state_dir"] or "",
+        home=str(Path(file).absolute().parent),
+    )
+    places = planning.Places(
+        properties=properties,
+        config=file,
+        units=given["units"],
+        broker_unit=given["broker_unit"].removesuffix(".service"),
+        writes_properties=not given["leave_properties"],
+        **({"jar": given["jar"]} if given["jar"] else {}),
+    )
+    plan = planning.plan(broker, choices, places)
+    _show(plan)
+    if plan.changes or plan.directory:
+        if not execute and not _yes():
+            click.echo("nothing is written; --execute writes it")
+            return
+        with order(files=[each.path for each in plan.changes]):
+            planning.carry_out(plan)
+        click.echo("written")
+    failed = report(file)
+    click.echo("\nleft to do:" if plan.left else "")
+    for number, each in enumerate(plan.left, 1):
+        click.echo(f"  {number}. {escape_lines(each)}")
+    if failed:
+        raise click.exceptions.Exit(Exit.TROUBLE)
+
+
+def _storage(given: dict[str, Any], present: str | None) -> dict[str, Any]:
+    """Return the keys of `[storage]` that are given; none where what is there stands."""
+    kind = given["storage"]
+    keys = {
+        key: given[key]
+        for key in ("directory", "bucket", "region", "endpoint", "prefix")
+        if given[key] is not None
+    } | ({"shared": True} if given["shared"] else {})
+    if kind is None and present is not None:
+        return keys
+    if kind is None and (keys.keys() & {"bucket", "directory"}):
+        kind = "s3" if "bucket" in keys else "local"
+    kind = kind or _asked("Where segments go", "--storage", click.Choice(_STORAGES))
+    for of, key, flag in (("local", "directory", "--directory"), ("s3", "bucket", "--bucket")):
+        if kind == of and key not in keys and present != kind:
+            keys[key] = _asked(key.capitalize(), flag)
+    return {"kind": kind} | keys
+
+
+def _on_terminal() -> bool:
+    return sys.stdin.isatty()
+
+
+def _asked(question: str, flag: str, kind: click.Choice[str] | None = None) -> str:
+    if not _on_terminal():
+        raise click.UsageError(f"{flag} is missing, and there is no terminal to ask at")
+    return str(click.prompt(question, type=kind))
+
+
+def _yes() -> bool:
+    return _on_terminal() and click.confirm("write this?")
+
+
+def _show(plan: "Plan") -> None:
+    broker = plan.broker
+    click.echo(
+        escape_lines(
+            f"broker {broker.node_id} of cluster {broker.cluster_id or '(not formatted yet)'}, "
+            f"{broker.protocol} at {broker.address}, "
+            f"run by {broker.account.user if broker.account else '(unknown: --broker-user)'}"
+        )
+    )
+    for each in plan.changes:
+        click.echo(escape_lines(each.diff()), nl=False)
+    if plan.directory is not None:
+        click.echo(escape_lines(f"new directory {plan.directory}"))
+    if not plan.changes and plan.directory is None:
+        click.echo("nothing to change")

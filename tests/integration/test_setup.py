@@ -1,0 +1,153 @@
+"""`rlmm setup` on real files, and a daemon that runs by what it wrote."""
+
+import json
+import os
+import pwd
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from rlmm_daemon.cli import main, setup
+from rlmm_daemon.client import Client
+from rlmm_daemon.config import load
+from tests.support.daemon_process import START_SECONDS, environment
+
+ME = pwd.getpwuid(os.geteuid()).pw_name
+SECRET = "hunter2-of-the-broker"
+
+
+class Host:
+    """A host with a broker's files."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.data = home / "data"
+        self.data.mkdir()
+        (self.data / "meta.properties").write_text("version=1\ncluster.id=Mk-U3\nnode.id=4\n")
+        self.properties = home / "server.properties"
+        self.properties.write_text(
+            "process.roles=broker,controller\nnode.id=4\n"
+            "listeners=PLAINTEXT://:9092,CONTROLLER://:9093\ncontroller.listener.names=CONTROLLER\n"
+            f"log.dirs={self.data}\nssl.key.password={SECRET}"
+        )
+        self.properties.chmod(0o640)
+        self.config = home / "etc" / "rlmm.toml"
+        self.flags = [
+            "setup", f"--properties={self.properties}", f"--config={self.config}",
+            f"--units={home / 'units'}",
+        ]  # fmt: skip
+        self.embedded = [
+            "--event-log=embedded", "--storage=local", f"--directory={home / 'tier'}",
+            f"--socket={home / 's'}", f"--state-dir={home / 'state'}",
+        ]  # fmt: skip
+
+    def rlmm(self, *more: str) -> Result:
+        return CliRunner().invoke(main, [*self.flags, *more])
+
+    def files(self) -> dict[str, bytes]:
+        return {str(each): each.read_bytes() for each in self.home.rglob("*") if each.is_file()}
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path)
+
+
+def test_it_is_dry_and_shows_no_secret(host: Host):
+    before = host.files()
+    said = host.rlmm(*host.embedded)
+    assert said.exit_code == 0, said.output
+    assert "+broker_id = 4" in said.output
+    assert "+rsm.config.socket.path=" in said.output
+    assert "nothing is written" in said.output
+    assert SECRET not in said.output
+    assert host.files() == before
+
+
+def test_it_writes_once_and_says_what_is_left(host: Host):
+    said = host.rlmm(*host.embedded, "--execute")
+    assert said.exit_code == 0, said.output
+    assert "left to do:" in said.output
+    assert "systemctl restart kafka" in said.output
+    assert stat.S_IMODE(host.config.stat().st_mode) == 0o640
+    assert stat.S_IMODE(host.properties.stat().st_mode) == 0o640
+    kept = Path(f"{host.properties}.before-rlmm")
+    assert kept.read_text().endswith(SECRET)
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o640
+    assert SECRET in host.properties.read_text()
+    assert SECRET not in said.output
+    written = host.files()
+    again = host.rlmm("--execute")
+    assert again.exit_code == 0, again.output
+    assert "nothing to change" in again.output
+    assert host.files() == written
+
+
+def test_a_daemon_runs_by_what_it_wrote(host: Host):
+    assert host.rlmm(*host.embedded, "--execute").exit_code == 0
+    config = load(host.config)
+    assert config.socket.rights.write.users == (ME,)
+    run = [sys.executable, "-m", "rlmm_daemon"]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
+        told.bind(str(host.home / "notify"))
+        told.settimeout(START_SECONDS)
+        daemon = subprocess.Popen(
+            [*run, "run", "--config", str(host.config), "--set=admin.listen="],
+            env=environment() | {"NOTIFY_SOCKET": str(host.home / "notify")},
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            while b"READY=1" not in told.recv(4096):
+                pass
+            with Client(str(host.home / "s")) as client:
+                assert "Mk-U3" in json.dumps(client.status(), default=str)
+        finally:
+            daemon.kill()
+            daemon.wait()
+
+
+def test_on_a_terminal_it_asks_for_what_no_file_says(host: Host, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(setup, "_on_terminal", lambda: True)
+    words = [*host.flags, *host.embedded[:1], *host.embedded[3:]]
+    said = CliRunner().invoke(main, words, input=f"local\n{host.home / 'tier'}\nn\n")
+    assert said.exit_code == 0, said.output
+    assert not host.config.exists()
+    said = CliRunner().invoke(main, words, input=f"local\n{host.home / 'tier'}\ny\n")
+    assert said.exit_code == 0, said.output
+    assert (host.home / "tier").is_dir()
+    assert load(host.config).daemon.broker_id == 4
+
+
+def test_a_file_that_is_wrong_ends_it_before_anything_is_written(host: Host):
+    host.config.parent.mkdir()
+    host.config.write_text("[daemon]\nno_such_key = 1\n")
+    before = host.files()
+    said = host.rlmm(*host.embedded, "--execute")
+    assert said.exit_code == 78, said.output
+    assert "no_such_key" in said.output
+    assert host.files() == before
+
+
+def test_without_a_terminal_a_missing_answer_is_a_usage_error(host: Host):
+    said = host.rlmm()
+    assert said.exit_code == 2
+    assert "--storage is missing" in said.output
+
+
+def test_lines_may_be_left_to_others(host: Host):
+    before = host.properties.read_text()
+    said = host.rlmm(*host.embedded, "--leave-properties", "--execute")
+    assert said.exit_code == 0, said.output
+    assert host.properties.read_text() == before
+    assert "rsm.config.socket.path=" in said.output
+
+
+def test_another_unit_gets_the_brokers_drop_in(host: Host):
+    host.rlmm(*host.embedded, "--broker-unit=confluent-kafka.service", "--execute")
+    drop_in = host.home / "units" / "confluent-kafka.service.d" / "rlmm.conf"
+    assert "After=rlmm-daemon.service" in drop_in.read_text()
