@@ -64,4 +64,4 @@ clean: ## Remove everything that was made
 	rm -rf .venv dist build var .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-include make/tests.mk make/simulation.mk make/soak.mk make/bench.mk make/more.mk
+include make/tests.mk make/simulation.mk make/soak.mk make/bench.mk make/packages.mk make/more.mk

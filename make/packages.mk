@@ -1,0 +1,30 @@
+# Packages
+.PHONY: packages test-packages soak-packages
+
+NFPM := var/packages/tools/nfpm
+# The newest whose modules the proxy has all of.
+NFPM_VERSION := v2.43.4
+PACKAGES ?= rlmm-daemon rlmm-kafka-plugin rlmm-reconcile
+
+packages: install plugin $(NFPM) ## deb and rpm in dist/packages, with an SBOM each; signed by RLMM_SIGNING_KEY=FILE
+	rm -rf dist/packages
+	$(BIN)/python -m hatchling build -t wheel -d dist/packages
+	$(BIN)/python deploy/packages/build.py --wheel dist/packages/*.whl --into dist/packages $(PACKAGES)
+	rm dist/packages/*.whl
+
+$(NFPM): make/packages.mk
+	GOBIN=$(CURDIR)/$(@D) go install github.com/goreleaser/nfpm/v2/cmd/nfpm@$(NFPM_VERSION)
+	@touch $@
+
+test-packages: install plugin $(NFPM) ## Packages installed, upgraded and removed in a copy of this system (needs root)
+	RLMM_TEST_PACKAGES=1 $(BIN)/pytest -q $(PYTEST_ARGS) tests/packages
+
+BARE := var/packages/bare
+
+soak-packages: packages $(BARE) ## The same in a bare Debian (needs mmdebstrap), with the nightly job's package
+	RLMM_TEST_PACKAGES=1 RLMM_PACKAGES_ROOT=$(CURDIR)/$(BARE) RLMM_PACKAGES=$(CURDIR)/dist/packages \
+	  $(BIN)/pytest -q --timeout 1800 $(PYTEST_ARGS) tests/packages
+
+$(BARE):
+	@mkdir -p $(@D)
+	mmdebstrap --quiet --variant=minbase --include=python3.11,passwd,rpm bookworm $@
