@@ -221,6 +221,8 @@ class Admin(Section, frozen=True, kw_only=True):
     listen: Annotated[str, Meta(pattern=r"^$|^(\[[0-9A-Fa-f:.]+\]|[^:\s\[\]]+):\d{1,5}$")] = (
         "127.0.0.1:9405"
     )
+    #: Topics that /metrics tells apart, the largest first; the rest are counted as "(other)".
+    topics_max: Annotated[int, Meta(ge=0, le=10_000)] = 100
 
 
 class Log(Section, frozen=True, kw_only=True):

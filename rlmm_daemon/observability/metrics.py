@@ -9,7 +9,8 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.process_collector import ProcessCollector
 
-from rlmm_daemon.observability.collectors import QuickCounter, QuickHistogram
+from rlmm_daemon.observability.collectors import QuickCounter, QuickHistogram, without_created
+from rlmm_daemon.observability.topic_metrics import TopicMetrics
 
 #: 100 us to 10 s: a durable append, a look-up that was held, a pause of the loop.
 FAST_SECONDS: Final = (
@@ -437,9 +438,10 @@ class Metrics:
         self.socket = SocketMetrics(self.registry)
         self.storage = StorageMetrics(self.registry)
         self.reads = ReadMetrics(self.registry)
+        self.topics = TopicMetrics(self.registry)
         self.process = ProcessMetrics(self.registry)
         ProcessCollector(registry=self.registry)
 
     def text(self) -> bytes:
         """Return the Prometheus text form."""
-        return generate_latest(self.registry)
+        return generate_latest(without_created(self.registry))

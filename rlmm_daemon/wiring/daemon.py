@@ -39,6 +39,7 @@ from rlmm_daemon.daemon.operator.memory import CopyingProcess
 from rlmm_daemon.daemon.operator.methods import Operator
 from rlmm_daemon.daemon.operator.recovering import Recovery, RecoveryOptions
 from rlmm_daemon.daemon.operator.standing import Standing, event_log_kind, storage_kind
+from rlmm_daemon.daemon.operator.topics import TopicLabels, Topics
 from rlmm_daemon.daemon.process.runtime import Runtime, Stopping, execute
 from rlmm_daemon.daemon.process.systemd import Notifier
 from rlmm_daemon.daemon.reading.fetcher import Fetcher
@@ -215,7 +216,8 @@ class Daemon:
         )
         manager.assignment.is_connected = server.has_metadata_manager
         manager.assignment.is_stored_for = server.has_heard_storage_manager
-        gauges = self._gauges(manager, copier, removals, server)
+        topics = Topics(manager)
+        gauges = self._gauges(manager, copier, removals, server, topics=topics, fetcher=fetcher)
         await start.name_known_cluster(server, manager)
         server.listen()
         self._on_drain(manager, copier, server)
@@ -231,6 +233,7 @@ class Daemon:
             runtime.spawn("manager", manager.run())
             runtime.spawn("server", server.run(), may_end=True)
             runtime.spawn("gauges", gauges.run())
+            runtime.spawn("topics", topics.run())
             runtime.spawn("cluster", start.name_cluster(server, manager), may_end=True)
             runtime.spawn("cluster.view", start.keep_view(view, manager))
             if kafka is not None:
@@ -305,7 +308,14 @@ class Daemon:
         )
 
     def _gauges(
-        self, manager: Manager, copier: Copier, removals: Report | None, server: Server
+        self,
+        manager: Manager,
+        copier: Copier,
+        removals: Report | None,
+        server: Server,
+        *,
+        topics: Topics,
+        fetcher: Fetcher | None,
     ) -> Gauges:
         kafka = adapters.kafka_log_of(self._config, manager.log)
         s3 = adapters.s3_of(self._config, self._storage)
@@ -319,6 +329,9 @@ class Daemon:
             removals=removals,
             writable=lambda: not (adapters.refusal_of(manager.log) or manager.fleet.noted.refusal),
             buffered=server.buffered_bytes,
+            topics=topics,
+            topic_labels=TopicLabels(self._config.admin.topics_max),
+            fetched=lambda: {} if fetcher is None else fetcher.bytes_by_topic,
         )
 
     def _cluster_view(self, manager: Manager) -> ClusterView:

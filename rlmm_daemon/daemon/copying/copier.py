@@ -90,6 +90,9 @@ class Copier:
         self._roll_backs: Counter[str] = Counter()
         #: By all copies that ended, however they did.
         self.bytes_copied = 0
+        #: The same by topic, and how many failed.
+        self.bytes_by_topic: Counter[str] = Counter()
+        self.failed_by_topic: Counter[str] = Counter()
         self._now_ms = now_ms
         self._bugs = Bugs() if bugs is None else bugs
         self._metrics = metrics or Metrics().storage
@@ -347,7 +350,10 @@ class Copier:
             self._outcomes["cancelled"] += 1
         else:
             self._outcomes[error.wire_name() if isinstance(error, RlmmError) else "ok"] += 1
+        topic = job.metadata.partition.topic
         self.bytes_copied += job.progress.bytes_done
+        self.bytes_by_topic[topic] += job.progress.bytes_done
+        self.failed_by_topic[topic] += error is not None
         self._count_roll_back(job, error)
         self._metrics.copy.observe(job.facts().age_seconds)
         for phase, milliseconds in job.phases_ms.items():

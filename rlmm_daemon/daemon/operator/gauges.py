@@ -16,6 +16,7 @@ from rlmm_daemon.daemon.following.follower import Follower
 from rlmm_daemon.daemon.following.snapshots import WrittenSnapshot
 from rlmm_daemon.daemon.metadata import tally
 from rlmm_daemon.daemon.metadata.manager import Manager
+from rlmm_daemon.daemon.operator.topics import OTHER, TopicLabels, Topics, topic_of
 from rlmm_daemon.daemon.socket.greeting import Role
 from rlmm_daemon.daemon.socket.limits import LIMITS, ServerStats
 from rlmm_daemon.domain.ids import MetadataPartition
@@ -53,7 +54,11 @@ class Gauges:
         removals: Report | None = None,
         writable: Callable[[], bool] = lambda: True,
         buffered: Callable[[], int] = lambda: 0,
+        topics: Topics | None = None,
+        topic_labels: TopicLabels | None = None,
+        fetched: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
+        """`fetched` tells bytes by topic; without `topics` nothing is counted by topic."""
         self._metrics = metrics
         self._manager = manager
         self._copier = copier
@@ -61,6 +66,8 @@ class Gauges:
         self._log_facts, self._traffic = log_facts, traffic
         self._removals = removals
         self._writable, self._buffered = writable, buffered
+        self._topics, self._labels = topics, topic_labels or TopicLabels(0)
+        self._fetched = fetched
         self._log_counts: Counter[str] = Counter()
         self._counted: Counter[object] = Counter()
         self._events: Counter[str] = Counter()
@@ -113,6 +120,33 @@ class Gauges:
         self._metrics.storage.copying.set(sum(job.phase != "queued" for job in jobs))
         self._metrics.storage.copies_waiting.set(sum(job.phase == "queued" for job in jobs))
         self._totals()
+        yield
+        if self._topics is not None and self._topics.taken_at_ms is not None:
+            self._by_topic(self._topics)
+
+    def _by_topic(self, topics: Topics) -> None:
+        metrics, copier, of = self._metrics.topics, self._copier, self._labels.of
+        sums = topics.sums.values()
+        for label in self._labels.assign(sums):
+            metrics.forget(label)
+        segments, sizes, oldest = Counter({OTHER: 0}), Counter[str](), dict[str, float]()
+        for each in sums:
+            segments[of(each.topic)] += each.finished
+            sizes[of(each.topic)] += each.finished_bytes
+        for job in copier.jobs():
+            label = of(topic_of(job.partition))
+            oldest[label] = max(oldest.get(label, 0.0), job.age_seconds)
+        for label in segments:
+            metrics.segments.labels(label).set(segments[label])
+            metrics.size.labels(label).set(sizes[label])
+            metrics.oldest_copy.labels(label).set(oldest.get(label, 0.0))
+        for metric, counts in (
+            (metrics.copied, copier.bytes_by_topic),
+            (metrics.failed, copier.failed_by_topic),
+            (metrics.fetched, self._fetched()),
+        ):
+            for topic, count in counts.items():
+                metric.labels(of(topic)).inc(self._grown((metric, topic), count))
 
     def _cleaned(self, notes: Notes) -> None:
         metrics = self._metrics.cleaner

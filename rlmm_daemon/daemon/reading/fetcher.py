@@ -6,6 +6,7 @@ import functools
 import hashlib
 import os
 import random
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -127,6 +128,8 @@ class Fetcher:
         self._new_retry = new_retry or (lambda: Retry(rng))
         self._may_name = may_name
         self._threads = DiskThreads(OPENS_MAX, "storage.open")
+        #: Of logs, as `rlmm_fetch_bytes_total` counts them.
+        self.bytes_by_topic: Counter[str] = Counter()
         #: Where objects were found that may lie in one of several layouts.
         self._located: LRUCache[tuple[bytes, ObjectKind], _Object] = LRUCache(LOCATED_MAX)
 
@@ -173,14 +176,15 @@ class Fetcher:
                     os.close(file)
                     self._metrics.storage.fetches_named.inc()
                     return Bulk(0, None, named=named, closed=ended)
-                self._metrics.storage.fetch_bytes.labels("log").inc(last + 1 - start)
+                self._count_bytes(metadata.partition.topic, last + 1 - start)
                 return Bulk(last + 1 - start, crc32c, file=(file, start), closed=ended)
             recorded = None if facts is None else facts.log_crc32c
             identity = _identity(metadata, found, recorded)
             log = RemoteLog(identity, found.key, size, bucket.storage, recorded)
             bounded = end_inclusive is not None
             pieces = self._counted_pieces(
-                self._remote.reads.read(log, start, last + 1, bounded=bounded)
+                metadata.partition.topic,
+                self._remote.reads.read(log, start, last + 1, bounded=bounded),
             )
             first = await anext(pieces)
             source = "cache" if isinstance(first, FileSlice) else "storage"
@@ -233,12 +237,16 @@ class Fetcher:
         fetches = self._metrics.storage.fetches
         return outcome_told(lambda outcome: fetches.labels(kind, outcome).inc())
 
-    async def _counted_pieces(self, pieces: Pieces) -> Pieces:
-        count = self._metrics.storage.fetch_bytes.labels("log").inc
+    async def _counted_pieces(self, topic: str, pieces: Pieces) -> Pieces:
         async with contextlib.aclosing(pieces):
             async for piece in pieces:
-                count(piece.length if isinstance(piece, FileSlice) else len(piece))
+                length = piece.length if isinstance(piece, FileSlice) else len(piece)
+                self._count_bytes(topic, length)
                 yield piece
+
+    def _count_bytes(self, topic: str, count: int) -> None:
+        self._metrics.storage.fetch_bytes.labels("log").inc(count)
+        self.bytes_by_topic[topic] += count
 
     def _require_bucket(self) -> Bucket:
         if self._bucket is None:

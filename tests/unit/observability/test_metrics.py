@@ -63,3 +63,10 @@ def test_a_spread_is_a_histogram_with_its_bounds_and_sum():
         assert f'rlmm_append_duration_seconds_bucket{{le="{bound}"}} {count}.0' in text
     assert "rlmm_append_duration_seconds_count 4.0" in text
     assert "rlmm_append_duration_seconds_sum 103.00021" in text
+
+
+def test_nobody_is_served_the_times_at_which_counters_began():
+    own = Metrics()
+    own.storage.copies.labels("ok").inc()
+    own.storage.copy.observe(1.0)
+    assert "_created" not in own.text().decode()
