@@ -1,5 +1,5 @@
 # Documents, demos, servers on this machine, the broker's plugin, what is made of other files
-.PHONY: client docs docs-tables demo-s3 demo-kafka demo-cluster demo-quorum dev-up dev-down plugin install-spark lock
+.PHONY: client docs docs-tables monitoring demo-s3 demo-kafka demo-cluster demo-quorum dev-up dev-down plugin install-spark lock
 
 SPHINX := var/docs/tools
 
@@ -8,6 +8,9 @@ docs: install $(SPHINX)/.installed ## Build the site in var/docs/site, check its
 
 docs-tables: install ## Write the tables of docs/ that come from the code anew
 	$(BIN)/python -m tests.docs.pages
+
+monitoring: install ## Write alerts and dashboard of deploy/monitoring anew
+	$(BIN)/python -m deploy.monitoring
 
 $(SPHINX)/.installed: requirements-docs.lock $(STAMP)
 	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python $(SPHINX)

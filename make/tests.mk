@@ -1,5 +1,5 @@
 # Tests that need a server, a JDK (17 or later), Maven or Spark
-.PHONY: fuzz test-s3 test-kafka test-linearizability test-cleaner test-plugin test-cluster test-oldest test-reconcile kafka-archive
+.PHONY: fuzz test-s3 test-kafka test-linearizability test-monitoring test-cleaner test-plugin test-cluster test-oldest test-reconcile kafka-archive
 
 FUZZER := var/fuzz/venv
 FUZZ_SECONDS ?= 60
@@ -32,6 +32,15 @@ test-linearizability: install $(CHECK) ## Histories of a register over a quorum'
 $(CHECK): $(wildcard tests/linearizability/check/*)
 	@mkdir -p $(@D)
 	cd tests/linearizability/check && go build -buildvcs=false -o $(CURDIR)/$@ .
+
+MONITORING := var/monitoring
+
+test-monitoring: install $(MONITORING)/promtool $(MONITORING)/prometheus ## Alerts and dashboard before a real Prometheus
+	RLMM_TEST_MONITORING=1 $(BIN)/pytest -q $(PYTEST_ARGS) tests/monitoring
+
+$(MONITORING)/%: tests/monitoring/prometheus/go.mod
+	@mkdir -p $(@D)
+	cd $(<D) && go build -buildvcs=false -tags remove_all_sd -o $(CURDIR)/$@ github.com/prometheus/prometheus/cmd/$*
 
 test-cleaner: install kafka-archive ## Topics that go while daemons, brokers and S3 die, on real ones
 	RLMM_TEST_KAFKA=1 $(BIN)/pytest -q $(PYTEST_ARGS) tests/kafka/test_cleaner.py tests/kafka/test_observation.py

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from tests.docs import cli, configuration, metrics, protocol, runbook
+from tests.docs import alarms, cli, configuration, metrics, protocol, runbook
 from tests.support.daemon_process import REPOSITORY
 
 DOCS: Final = REPOSITORY / "docs"
@@ -19,6 +19,7 @@ PAGES: Final[Mapping[str, Mapping[str, Callable[[], str]]]] = {
     "configuration.md": {"daemon": configuration.daemon, "nightly": configuration.nightly},
     "cli.md": {"help": cli.helps},
     "metrics.md": {"metrics": metrics.tables},
+    "alerts.md": {"alerts": alarms.sections},
     "runbook.md": {"failures": runbook.failures, "others": runbook.others},
     "protocol.md": {
         "methods": protocol.methods,

@@ -16,7 +16,11 @@ from rlmm_daemon.daemon.metadata.tally import COUNTED_AT_ONCE
 from rlmm_daemon.domain.ids import TopicId
 from rlmm_daemon.domain.segment import SegmentState
 
-PERIOD_SECONDS: Final = 10.0
+#: Between two; where they take long, so many times as long as they took, so that of the loop's time
+#: they have a fiftieth at most.
+PERIOD_SECONDS: Final = 2.0
+PERIOD_SECONDS_MAX: Final = 60.0
+_SHARE: Final = 50
 #: The label that all topics beyond the bound share; Kafka forbids it as a topic's name.
 OTHER: Final = "(other)"
 _FINISHED: Final = SegmentState.COPY_SEGMENT_FINISHED
@@ -60,8 +64,10 @@ class Topics:
     async def run(self) -> None:
         """Take the sums again and again."""
         while True:
+            began = self._manager.clock.monotonic()
             await self.take()
-            await asyncio.sleep(PERIOD_SECONDS)
+            took = self._manager.clock.monotonic() - began
+            await asyncio.sleep(min(PERIOD_SECONDS_MAX, max(PERIOD_SECONDS, _SHARE * took)))
 
     async def take(self) -> None:
         """Take the sums once; others have their turn after every few user partitions."""
