@@ -1,5 +1,5 @@
 # Tests that need a server, a JDK (17 or later), Maven or Spark
-.PHONY: fuzz test-s3 test-kafka test-linearizability test-monitoring test-cleaner test-plugin test-cluster test-oldest test-reconcile kafka-archive
+.PHONY: fuzz test-s3 test-kafka test-linearizability test-monitoring test-page test-cleaner test-plugin test-cluster test-oldest test-reconcile kafka-archive
 
 FUZZER := var/fuzz/venv
 FUZZ_SECONDS ?= 60
@@ -32,6 +32,9 @@ test-linearizability: install $(CHECK) ## Histories of a register over a quorum'
 $(CHECK): $(wildcard tests/linearizability/check/*)
 	@mkdir -p $(@D)
 	cd tests/linearizability/check && go build -buildvcs=false -o $(CURDIR)/$@ .
+
+test-page: install ## The page at the admin port in a headless Chromium
+	RLMM_TEST_PAGE=1 $(BIN)/pytest -q $(PYTEST_ARGS) tests/page
 
 MONITORING := var/monitoring
 

@@ -215,14 +215,17 @@ class Cleaner(Section, frozen=True, kw_only=True):
 
 
 class Admin(Section, frozen=True, kw_only=True):
-    """The HTTP port for /metrics, /healthz and /readyz."""
+    """The HTTP port for /metrics, /healthz, /readyz, and a page to look at."""
 
     #: `host:port` or `[v6]:port`; port 0 takes a free one; empty: no HTTP.
     listen: Annotated[str, Meta(pattern=r"^$|^(\[[0-9A-Fa-f:.]+\]|[^:\s\[\]]+):\d{1,5}$")] = (
         "127.0.0.1:9405"
     )
+    #: Names under which a browser may ask for the page, besides addresses, localhost and that in
+    #: `listen`; those of a proxy before it, for example. /metrics is answered under any.
+    hosts: tuple[str, ...] = ()
     #: Topics that /metrics tells apart, the largest first; the rest are counted as "(other)".
-    topics_max: Annotated[int, Meta(ge=0, le=10_000)] = 100
+    topics_max: Annotated[int, Meta(ge=0, le=1_000)] = 100
 
 
 class Log(Section, frozen=True, kw_only=True):

@@ -56,6 +56,7 @@ from rlmm_daemon.wiring.options import (
     read_cache_options_of,
     server_options_of,
 )
+from rlmm_daemon.wiring.page import page_room
 
 logger = structlog.get_logger(__name__)
 
@@ -226,7 +227,21 @@ class Daemon:
             runtime.on_reload("certificates", kafka.reload)
         async with (
             AdminServer(
-                config.admin.listen, self._metrics, lambda: start.readiness(manager), manager.bugs
+                config.admin.listen,
+                self._metrics,
+                lambda: start.readiness(manager),
+                manager.bugs,
+                page=page_room(
+                    config,
+                    manager,
+                    standing,
+                    topics,
+                    copier=copier,
+                    fetcher=fetcher,
+                    removals=removals,
+                    metrics=self._metrics,
+                    jobs=jobs,
+                ),
             ) as admin,
             runtime.running(),
         ):

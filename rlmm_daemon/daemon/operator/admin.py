@@ -1,16 +1,19 @@
-"""The HTTP port for operators' machines: /metrics, /healthz, /readyz. It changes nothing."""
+"""The HTTP port for operators' machines: /metrics, /healthz, /readyz, and a page to look at.
+
+It changes nothing.
+"""
 
 import asyncio
 import errno
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
 import msgspec
 
 from rlmm_daemon.daemon.base.bugs import Bugs
-from rlmm_daemon.daemon.operator.http_get import HttpGet, Page
+from rlmm_daemon.daemon.operator.http_get import HttpGet, Page, Query, Spawn
 from rlmm_daemon.domain.errors import UnavailableError
 from rlmm_daemon.observability.metrics import Metrics
 
@@ -26,6 +29,15 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True):
     facts: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
+class PageRoom(msgspec.Struct, frozen=True, kw_only=True):
+    """What the page for a browser is made of."""
+
+    answers: Mapping[str, Callable[[Query], Awaitable[Page]]]
+    spawn: Spawn
+    #: Names of this host, as a browser has them in its address bar, besides addresses.
+    names: Sequence[str] = ()
+
+
 class AdminServer:
     """Listens while it is entered, and answers once `serve` ran. `listen` is `host:port`, or empty.
 
@@ -38,6 +50,8 @@ class AdminServer:
         metrics: Metrics,
         readiness: Callable[[], Ready],
         bugs: Bugs | None = None,
+        *,
+        page: PageRoom | None = None,
     ) -> None:
         self._listen = listen
         self._metrics = metrics
@@ -50,7 +64,16 @@ class AdminServer:
             "/readyz": self._readiness_page,
         }
         known = Bugs() if bugs is None else bugs
-        self._http = HttpGet(pages, on_bug=lambda bug: known.met("admin", bug))
+        own = listen.rpartition(":")[0]
+        self._http = HttpGet(
+            pages,
+            on_bug=lambda bug: known.met("admin", bug),
+            slow={} if page is None else page.answers,
+            spawn=None if page is None else page.spawn,
+            names=frozenset(
+                name.lower() for name in ("localhost", own, *(page.names if page else ())) if name
+            ),
+        )
         #: Where it listens, known once entered: port 0 in the configuration takes a free one.
         self.address: tuple[str, int] | None = None
 

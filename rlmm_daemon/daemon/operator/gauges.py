@@ -16,7 +16,14 @@ from rlmm_daemon.daemon.following.follower import Follower
 from rlmm_daemon.daemon.following.snapshots import WrittenSnapshot
 from rlmm_daemon.daemon.metadata import tally
 from rlmm_daemon.daemon.metadata.manager import Manager
-from rlmm_daemon.daemon.operator.topics import OTHER, TopicLabels, Topics, topic_of
+from rlmm_daemon.daemon.operator.topics import (
+    OTHER,
+    TOPICS_AT_ONCE,
+    TopicLabels,
+    Topics,
+    TopicSums,
+    topic_of,
+)
 from rlmm_daemon.daemon.socket.greeting import Role
 from rlmm_daemon.daemon.socket.limits import LIMITS, ServerStats
 from rlmm_daemon.domain.ids import MetadataPartition
@@ -122,17 +129,18 @@ class Gauges:
         self._totals()
         yield
         if self._topics is not None and self._topics.taken_at_ms is not None:
-            self._by_topic(self._topics)
+            yield from self._by_topic(self._topics.known())
 
-    def _by_topic(self, topics: Topics) -> None:
+    def _by_topic(self, known: Sequence[TopicSums]) -> Iterator[None]:
         metrics, copier, of = self._metrics.topics, self._copier, self._labels.of
-        sums = topics.sums.values()
-        for label in self._labels.assign(sums):
+        for label in (yield from self._labels.assigning(known)):
             metrics.forget(label)
         segments, sizes, oldest = Counter({OTHER: 0}), Counter[str](), dict[str, float]()
-        for each in sums:
-            segments[of(each.topic)] += each.finished
-            sizes[of(each.topic)] += each.finished_bytes
+        for at in range(0, len(known), TOPICS_AT_ONCE):
+            for each in known[at : at + TOPICS_AT_ONCE]:
+                segments[of(each.topic)] += each.finished
+                sizes[of(each.topic)] += each.finished_bytes
+            yield
         for job in copier.jobs():
             label = of(topic_of(job.partition))
             oldest[label] = max(oldest.get(label, 0.0), job.age_seconds)
@@ -145,8 +153,10 @@ class Gauges:
             (metrics.failed, copier.failed_by_topic),
             (metrics.fetched, self._fetched()),
         ):
-            for topic, count in counts.items():
+            for number, (topic, count) in enumerate(list(counts.items()), start=1):
                 metric.labels(of(topic)).inc(self._grown((metric, topic), count))
+                if number % TOPICS_AT_ONCE == 0:
+                    yield
 
     def _cleaned(self, notes: Notes) -> None:
         metrics = self._metrics.cleaner

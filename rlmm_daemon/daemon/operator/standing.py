@@ -9,7 +9,7 @@ from rlmm_daemon import __version__
 from rlmm_daemon.config import Config
 from rlmm_daemon.core import phrases
 from rlmm_daemon.core.explain.explanation import explain
-from rlmm_daemon.core.explain.facts import RemovalFacts
+from rlmm_daemon.core.explain.facts import CopyFailure, RemovalFacts
 from rlmm_daemon.core.readiness.states import Failure, PartitionState
 from rlmm_daemon.daemon.base.caller import Caller
 from rlmm_daemon.daemon.cleaner.report import Report
@@ -59,10 +59,28 @@ class Standing:
 
     async def status(self) -> dict[str, Any]:
         """Return what the daemon is and how it stands, in one screen."""
-        log_facts = self._log_facts()
-        manager, fleet = self._manager, self._manager.fleet
+        manager = self._manager
         folds = [follower.fold for follower in manager.followed()]
         counted = await tally.taken(folds, manager.turns)
+        return {
+            **self.brief(),
+            "user_partitions": counted.user_partitions,
+            "segments": {
+                state.name: counted.segments[state]
+                for state in SegmentState
+                if state is not SegmentState.DELETE_SEGMENT_FINISHED
+            },
+            "segment_bytes": counted.finished_bytes,
+            "memory": memory(folds, counted, self._copying().pid),
+            "copying_process": asdict(self._copying()),
+            "observation": self._observation(),
+            "tasks": [asdict(task) for task in self._runtime.tasks()] if self._runtime else [],
+        }
+
+    def brief(self) -> dict[str, Any]:
+        """Return the part of `status` for which no segment is looked at."""
+        log_facts = self._log_facts()
+        manager, fleet = self._manager, self._manager.fleet
         states = [follower.state for follower in manager.followed()]
         identity, assignment, storage = fleet.identity, manager.assignment, self._storage()
         return {
@@ -92,15 +110,6 @@ class Standing:
             "metadata_partitions": {
                 state.value: states.count(state) for state in PartitionState if state in states
             },
-            "user_partitions": counted.user_partitions,
-            "segments": {
-                state.name: counted.segments[state]
-                for state in SegmentState
-                if state is not SegmentState.DELETE_SEGMENT_FINISHED
-            },
-            "segment_bytes": counted.finished_bytes,
-            "memory": memory(folds, counted, self._copying().pid),
-            "copying_process": asdict(self._copying()),
             "storage": {
                 "kind": storage.kind,
                 "error": storage.error and storage.error.message,
@@ -113,9 +122,15 @@ class Standing:
             "copies": [asdict(job) for job in self._copies.jobs()],
             "internal_errors": manager.bugs.facts(),
             "unsettled_copies": [asdict(row) for row in self._copies.unsettled()],
-            "observation": self._observation(),
-            "tasks": [asdict(task) for task in self._runtime.tasks()] if self._runtime else [],
         }
+
+    def copy_failures(self) -> Mapping[str, CopyFailure]:
+        """Return what the last copy of a user partition failed of, the last one last."""
+        return self._copies.failures()
+
+    def failure(self, follower: Follower) -> dict[str, Any] | None:
+        """Return why a metadata partition failed, and the command that ends it."""
+        return _failure(self._manager.fleet.whole_failure or follower.failure, follower.partition)
 
     def _refusal(self, log_facts: Mapping[str, Any]) -> str:
         """Return why writes are refused for now; empty if they are not."""

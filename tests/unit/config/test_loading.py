@@ -199,7 +199,7 @@ level = "loud"
 
 
 def test_a_key_unlike_any_other_is_answered_with_the_list():
-    listed = "admin.xyz is not a key; [admin] has listen, topics_max"
+    listed = "admin.xyz is not a key; [admin] has listen, hosts, topics_max"
     assert problems(SMALLEST + "[admin]\nxyz = 1") == [listed]
 
 

@@ -10,6 +10,7 @@ from rlmm_daemon.daemon.metadata.tally import COUNTED_AT_ONCE
 from rlmm_daemon.daemon.operator.gauges import Gauges
 from rlmm_daemon.daemon.operator.topics import (
     OTHER,
+    TOPICS_AT_ONCE,
     TopicLabels,
     Topics,
     TopicSums,
@@ -29,24 +30,43 @@ def sums(**sizes: int) -> list[TopicSums]:
     ]
 
 
+def assigned(labels: TopicLabels, known: list[TopicSums]) -> frozenset[str]:
+    steps = labels.assigning(known)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            gone: frozenset[str] = done.value
+            return gone
+
+
 def test_the_largest_topics_have_labels_and_keep_them():
     labels = TopicLabels(2)
-    assert labels.assign(sums(small=1, large=9, larger=10)) == frozenset()
+    assert assigned(labels, sums(small=1, large=9, larger=10)) == frozenset()
     assert [labels.of(topic) for topic in ("larger", "large", "small")] == [
         "larger",
         "large",
         OTHER,
     ]
-    labels.assign(sums(small=100, large=9, larger=10))
+    assigned(labels, sums(small=100, large=9, larger=10))
     assert labels.of("small") == OTHER, "its counters would begin anew"
-    assert labels.assign(sums(small=100, larger=10)) == {"large"}
+    assert assigned(labels, sums(small=100, larger=10)) == {"large"}
     assert labels.of("small") == "small"
     assert labels.of("large") == OTHER
 
 
+def test_fifty_thousand_topics_are_looked_at_a_few_in_a_step():
+    labels, known = TopicLabels(3), sums(**{f"t{number}": number for number in range(50_000)})
+    steps = list(labels.assigning(known))
+    assert len(steps) == 2 * (50_000 // TOPICS_AT_ONCE + 1)
+    assert [labels.of(f"t{number}") for number in (49_996, 49_997, 49_999)] == [
+        OTHER, "t49997", "t49999",
+    ]  # fmt: skip
+
+
 def test_topics_are_not_told_apart_where_none_may_be():
     labels = TopicLabels(0)
-    labels.assign(sums(one=1))
+    assigned(labels, sums(one=1))
     assert labels.of("one") == OTHER
 
 
@@ -76,7 +96,7 @@ async def test_sums_are_taken_by_topic_in_turns(rig):
         manager.turns.wait = counted
         await topics.take()
         assert turns == 302 // COUNTED_AT_ONCE + 1
-        found = {topic: each for (topic, _), each in topics.sums.items()}
+        found = {each.topic: each for each in topics.known()}
         assert found["many"].partitions == 300
         assert sum(each.finished for each in found.values()) == 4
         assert found[TP.topic].finished_bytes > 0
@@ -84,7 +104,7 @@ async def test_sums_are_taken_by_topic_in_turns(rig):
 
 @pytest.fixture
 def shown() -> Any:
-    return SimpleNamespace(metrics=Metrics(), topics=SimpleNamespace(sums={}, taken_at_ms=1))
+    return SimpleNamespace(metrics=Metrics())
 
 
 def test_metrics_by_topic_are_bounded_and_go_with_their_topic(shown):
@@ -102,14 +122,12 @@ def test_metrics_by_topic_are_bounded_and_go_with_their_topic(shown):
         manager,
         copier,
         ServerStats(),
-        topics=shown.topics,
         topic_labels=TopicLabels(1),
         fetched=lambda: {"large": 3},
     )
 
     def step(**sizes: int) -> None:
-        shown.topics.sums = {(each.topic, each.topic_id): each for each in sums(**sizes)}
-        gauges._by_topic(shown.topics)
+        list(gauges._by_topic(sums(**sizes)))
 
     def value(name: str, topic: str) -> float | None:
         found: float | None = shown.metrics.registry.get_sample_value(name, {"topic": topic})

@@ -1,0 +1,44 @@
+"""The page at the admin port, put together."""
+
+import asyncio
+
+from rlmm_daemon.config import Config
+from rlmm_daemon.daemon.cleaner.report import Report
+from rlmm_daemon.daemon.copying.copier import Copier
+from rlmm_daemon.daemon.metadata.manager import Manager
+from rlmm_daemon.daemon.operator.admin import PageRoom
+from rlmm_daemon.daemon.operator.page.answers import Answers
+from rlmm_daemon.daemon.operator.page.files import files
+from rlmm_daemon.daemon.operator.standing import Standing
+from rlmm_daemon.daemon.operator.topics import Topics
+from rlmm_daemon.daemon.reading.fetcher import Fetcher
+from rlmm_daemon.observability.metrics import Metrics
+
+
+def page_room(
+    config: Config,
+    manager: Manager,
+    standing: Standing,
+    topics: Topics,
+    *,
+    copier: Copier,
+    fetcher: Fetcher | None,
+    removals: Report | None,
+    metrics: Metrics,
+    jobs: asyncio.TaskGroup,
+) -> PageRoom:
+    """Return what the admin port shows a browser."""
+    answers = Answers(
+        manager,
+        standing,
+        topics,
+        copier=copier,
+        metrics=metrics,
+        removals=removals,
+        fetched=lambda: {} if fetcher is None else fetcher.bytes_by_topic,
+    )
+    return PageRoom(
+        answers={**files(), **answers.paths()},
+        spawn=lambda work, name: jobs.create_task(work, name=name),
+        names=config.admin.hosts,
+    )
