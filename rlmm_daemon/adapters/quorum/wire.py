@@ -154,6 +154,7 @@ def _fetch(group: Group, request: FetchRequest) -> Message:
         "MaxBytes": FETCH_BYTES_MAX,
         "ReplicaState": {"ReplicaId": request.replica.id},
         "Topics": ({"TopicId": group.topic_id, "Partitions": (partition,)},),
+        **_cluster(group),
     }
 
 
@@ -166,7 +167,7 @@ def _fetch_snapshot(group: Group, request: FetchSnapshotRequest) -> Message:
         "ReplicaDirectoryId": request.replica.directory,
     }
     asker = {"ReplicaId": request.replica.id, "MaxBytes": SNAPSHOT_BYTES_MAX}
-    return asker | topics_of(group, partition, name="Name")
+    return asker | topics_of(group, partition, name="Name") | _cluster(group)
 
 
 def _add(_group: Group, request: AddVoterRequest) -> Message:

@@ -33,19 +33,23 @@ class Security(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
-def load_security(settings: KafkaSecurity, environ: Mapping[str, str] = os.environ) -> Security:
+def load_security(
+    settings: KafkaSecurity, environ: Mapping[str, str] = os.environ, *, here: str = _HERE
+) -> Security:
     """Return the settings with every file and variable read now; a reload calls it again.
+
+    `here`: their place in the configuration.
 
     Raises:
         ConfigError: a file or variable is absent, unreadable, or holds no such thing.
     """
     return Security(
         protocol=settings.protocol,
-        tls=_tls(settings, environ) if "SSL" in settings.protocol else None,
+        tls=_tls(settings, environ, here) if "SSL" in settings.protocol else None,
         mechanism=settings.mechanism,
         username=settings.username,
         password=read_secret(
-            f"{_HERE}.password",
+            f"{here}.password",
             file=settings.password_file,
             env=settings.password_env,
             environ=environ,
@@ -53,9 +57,9 @@ def load_security(settings: KafkaSecurity, environ: Mapping[str, str] = os.envir
     )
 
 
-def _tls(settings: KafkaSecurity, environ: Mapping[str, str]) -> ssl.SSLContext:
+def _tls(settings: KafkaSecurity, environ: Mapping[str, str], here: str) -> ssl.SSLContext:
     phrase = read_secret(
-        f"{_HERE}.key_password",
+        f"{here}.key_password",
         file=settings.key_password_file,
         env=settings.key_password_env,
         environ=environ,
@@ -63,7 +67,7 @@ def _tls(settings: KafkaSecurity, environ: Mapping[str, str]) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=settings.ca_file)
     except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"{_HERE}.ca_file = {settings.ca_file!r}: {_why(error)}") from None
+        raise ConfigError(f"{here}.ca_file = {settings.ca_file!r}: {_why(error)}") from None
     context.check_hostname = settings.verify_host_name
     if settings.certificate_file is not None:
         try:
@@ -75,7 +79,7 @@ def _tls(settings: KafkaSecurity, environ: Mapping[str, str]) -> ssl.SSLContext:
             )
         except (OSError, ssl.SSLError) as error:
             raise ConfigError(
-                f"{_HERE}.certificate_file = {settings.certificate_file!r}, "
+                f"{here}.certificate_file = {settings.certificate_file!r}, "
                 f"key_file = {settings.key_file!r}: {_why(error)}"
             ) from None
     return context

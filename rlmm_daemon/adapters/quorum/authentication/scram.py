@@ -106,7 +106,11 @@ class Server:
 class Client:
     """A client's side of one exchange: `first`, then `proof`, then `check`."""
 
-    def __init__(self, user: str, password: str, nonce: str | None = None) -> None:
+    def __init__(
+        self, user: str, password: str, nonce: str | None = None, *, digest: str = "sha256"
+    ) -> None:
+        """`digest`: of Kafka's brokers and controllers, which speak SCRAM-SHA-512 too."""
+        self._digest = digest
         self._nonce = secrets.token_urlsafe(18) if nonce is None else nonce
         self._password = password
         self._bare = f"n={user},r={self._nonce}"
@@ -130,13 +134,13 @@ class Client:
         if not _ITERATIONS_MIN <= iterations <= _ITERATIONS_MAX:
             raise NotProven(f"a challenge of {iterations} iterations")
         salted = hashlib.pbkdf2_hmac(
-            "sha256", self._password.encode(), _unb64(found[2]), iterations
+            self._digest, self._password.encode(), _unb64(found[2]), iterations
         )
         unproven = f"c=biws,r={found[1]}"
         message = f"{self._bare},{challenge.decode()},{unproven}".encode()
-        key = _hmac(salted, b"Client Key")
-        signature = _hmac(hashlib.sha256(key).digest(), message)
-        self._expected = _hmac(_hmac(salted, b"Server Key"), message)
+        key = self._hmac(salted, b"Client Key")
+        signature = self._hmac(hashlib.new(self._digest, key).digest(), message)
+        self._expected = self._hmac(self._hmac(salted, b"Server Key"), message)
         return f"{unproven},p={_b64(_xor(key, signature))}".encode()
 
     def check(self, verdict: bytes) -> None:
@@ -144,6 +148,9 @@ class Client:
         found = _matched(_VERDICT, verdict)
         if not self._expected or not hmac.compare_digest(_unb64(found[1]), self._expected):
             raise NotProven("a server that does not know the password")
+
+    def _hmac(self, key: bytes, message: bytes) -> bytes:
+        return hmac.digest(key, message, self._digest)
 
 
 def _matched(form: re.Pattern[str], message: bytes) -> re.Match[str]:
