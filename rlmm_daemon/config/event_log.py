@@ -100,14 +100,27 @@ class KafkaAdmin(Section, frozen=True, kw_only=True):
     request_timeout_ms: Milliseconds | None = None
 
 
+#: `host:port`, or `[v6]:port`.
+_Address = Annotated[str, Meta(pattern=r"^(\[[0-9A-Fa-f:.]+\]|[^:\s\[\]]+):\d{1,5}$")]
+
+
+class KafkaControllers(Section, frozen=True, kw_only=True):
+    """The cluster's controllers, followed as an observer; without this section they are not asked.
+
+    What brokers call deleted is then held against the controllers' own log. The principal needs
+    ClusterAction on the cluster.
+    """
+
+    #: `host:port` of any controllers of the cluster (`controller.quorum.bootstrap.servers`).
+    bootstrap: Annotated[tuple[_Address, ...], Meta(min_length=1)]
+    security: KafkaSecurity = KafkaSecurity()
+
+
 class KafkaClient(Section, frozen=True, kw_only=True):
     """How the brokers are reached; the sections below it override what they name."""
 
     #: `host:port` of any brokers of the cluster; the one beside the daemon is a good first.
-    bootstrap: Annotated[
-        tuple[Annotated[str, Meta(pattern=r"^(\[[0-9A-Fa-f:.]+\]|[^:\s\[\]]+):\d{1,5}$")], ...],
-        Meta(min_length=1),
-    ]
+    bootstrap: Annotated[tuple[_Address, ...], Meta(min_length=1)]
     #: Name of the metadata topic.
     topic: Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,249}$")] = "__remote_log_metadata"
     #: Name by which brokers know this client in their logs and quotas.
@@ -124,6 +137,7 @@ class KafkaClient(Section, frozen=True, kw_only=True):
     producer: KafkaProducer = KafkaProducer()
     fetch: KafkaFetch = KafkaFetch()
     admin: KafkaAdmin = KafkaAdmin()
+    controllers: KafkaControllers | None = None
 
 
 class KafkaLog(Section, frozen=True, kw_only=True, tag_field="kind", tag="kafka"):

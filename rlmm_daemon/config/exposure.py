@@ -51,11 +51,14 @@ class _Check(msgspec.Struct, frozen=True, kw_only=True):
 def _secrets(config: Config, _: str) -> Iterator[Place]:
     named: list[tuple[str, str | None]] = []
     if isinstance(config.event_log, KafkaLog):
-        security, of = config.event_log.kafka.security, "event_log.kafka.security"
+        kafka = config.event_log.kafka
+        of = [("event_log.kafka.security", kafka.security)]
+        if kafka.controllers is not None:
+            of.append(("event_log.kafka.controllers.security", kafka.controllers.security))
         named += [
-            (f"{of}.key_file", security.key_file),
-            (f"{of}.key_password_file", security.key_password_file),
-            (f"{of}.password_file", security.password_file),
+            (f"{where}.{key}", getattr(security, key))
+            for where, security in of
+            for key in ("key_file", "key_password_file", "password_file")
         ]
     if isinstance(config.storage, S3Storage):
         named += [

@@ -21,6 +21,8 @@ from rlmm_daemon.domain.secret import HIDDEN, looks_secret
 #: `sun_path` holds 108 bytes, the last of them a zero.
 SOCKET_PATH_BYTES_MAX: Final = 107
 _PORT_MAX: Final = 65_535
+_SECURITY: Final = "event_log.kafka.security"
+_CONTROLLERS_SECURITY: Final = "event_log.kafka.controllers.security"
 _VALUE_CHARACTERS_MAX: Final = 80
 _KEY: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 #: Keys whose relative value is taken from the working directory.
@@ -29,6 +31,11 @@ _PATHS: Final = (
     "daemon.log_dirs",
     "socket.path",
     "event_log.directory",
+    "event_log.kafka.controllers.security.ca_file",
+    "event_log.kafka.controllers.security.certificate_file",
+    "event_log.kafka.controllers.security.key_file",
+    "event_log.kafka.controllers.security.key_password_file",
+    "event_log.kafka.controllers.security.password_file",
     "event_log.kafka.security.ca_file",
     "event_log.kafka.security.certificate_file",
     "event_log.kafka.security.key_file",
@@ -268,7 +275,9 @@ def _check_together(config: Config) -> Iterator[str]:
     if isinstance(config.event_log, EmbeddedLog):
         yield from _check_embedded_log(config, config.event_log)
     else:
-        yield from _check_kafka_security(config.event_log.kafka.security)
+        yield from _check_kafka_security(config.event_log.kafka.security, _SECURITY)
+        if (controllers := config.event_log.kafka.controllers) is not None:
+            yield from _check_kafka_security(controllers.security, _CONTROLLERS_SECURITY)
     if config.assignment.mode == "discover" and isinstance(config.event_log, EmbeddedLog):
         yield (
             'assignment.mode = "discover" asks the cluster, and an embedded log knows none: '
@@ -304,9 +313,8 @@ def _check_embedded_log(config: Config, log: EmbeddedLog) -> Iterator[str]:
         )
 
 
-def _check_kafka_security(security: KafkaSecurity) -> Iterator[str]:
+def _check_kafka_security(security: KafkaSecurity, here: str) -> Iterator[str]:
     """What one protocol needs and another would silently ignore."""
-    here = "event_log.kafka.security"
     for name, wanted, keys in (
         ("SASL", "SASL" in security.protocol, ("mechanism", "username", "password")),
         ("TLS", "SSL" in security.protocol, ("ca", "certificate", "key", "key_password")),

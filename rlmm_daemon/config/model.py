@@ -24,6 +24,11 @@ RELOADED: Final = frozenset(
 #: Keys whose file SIGHUP reads again, if it is the same file.
 READ_AGAIN: Final = frozenset(
     {
+        "event_log.kafka.controllers.security.ca_file",
+        "event_log.kafka.controllers.security.certificate_file",
+        "event_log.kafka.controllers.security.key_file",
+        "event_log.kafka.controllers.security.key_password_file",
+        "event_log.kafka.controllers.security.password_file",
         "event_log.kafka.security.ca_file",
         "event_log.kafka.security.certificate_file",
         "event_log.kafka.security.key_file",

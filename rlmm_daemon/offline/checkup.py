@@ -28,6 +28,7 @@ from rlmm_daemon.domain.segment import SegmentSnapshot
 from rlmm_daemon.offline import checkup_broker, checkup_storage
 from rlmm_daemon.offline.checkup_kafka import (
     connection,
+    controllers,
     discovery,
     durability,
     observation,
@@ -248,6 +249,7 @@ async def _kafka(config: Config, seconds: float) -> list[CheckResult]:
             findings.append(await discovery(config, log, seconds))
         if config.cleaner.observe.enabled:
             findings.append(await observation(config, log, seconds))
+        findings.append(await controllers(config, log, seconds))
         return findings
 
 

@@ -1,15 +1,20 @@
 """Checks of `rlmm doctor` that ask brokers: the topic, and what this principal may do."""
 
 import asyncio
+import random
 import secrets
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 from rlmm_daemon.adapters.kafka.connection.directory import metadata_by_name
 from rlmm_daemon.adapters.kafka.connection.requests import NO_ID, NO_TAGS, Metadata
 from rlmm_daemon.adapters.kafka.event_log import KafkaLog
 from rlmm_daemon.adapters.kafka.event_log.provisioning import lone_replicas, read_settings
+from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.config import Config
 from rlmm_daemon.core import phrases
+from rlmm_daemon.core.cluster_image.word import Standing
 from rlmm_daemon.domain.errors import RlmmError
 from rlmm_daemon.domain.ids import TopicId, uuid_text
 from rlmm_daemon.offline.finding import CheckResult
@@ -147,3 +152,61 @@ async def observation(config: Config, log: KafkaLog, seconds: float) -> CheckRes
         return CheckResult(check=check, verdict="failed", found=error.message, advice=advice)
     found = f"{look.live} of {look.registered} brokers live, the controllers have a leader"
     return CheckResult(check=check, verdict="ok", found=found)
+
+
+async def controllers(config: Config, log: KafkaLog, seconds: float) -> CheckResult:
+    """Say whose word it is that a topic was deleted, and follow the controllers once if theirs."""
+    check = "deleted topics"
+    brokers = adapters.cluster_of(config, log)
+    followed = adapters.controllers_of(config, brokers, SystemClock(), random.Random())  # noqa: S311 - jitter
+    if followed is None:
+        found = "by the brokers' word: every live one has to call the topic id unknown"
+        return CheckResult(check=check, verdict="ok", found=found)
+    observer = followed.observer
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(observer.run(), name="controllers")
+        try:
+            async with asyncio.timeout(seconds):
+                await observer.settled()
+        except TimeoutError:
+            pass
+        finally:
+            task.cancel()
+    told = observer.observed()
+    if told.standing is Standing.CURRENT and told.at is not None:
+        found = (
+            f"by the brokers' and the controllers' word: {phrases.number(told.topics, 'topic')}, "
+            f"{phrases.number(told.brokers, 'broker')} at offset {told.at.end} of epoch "
+            f"{told.at.epoch}"
+        )
+        if not told.unknown_kinds:
+            return CheckResult(check=check, verdict="ok", found=found)
+        kinds = ", ".join(map(str, told.unknown_kinds))
+        found += f"; types of records that this version does not know: {kinds}"
+        advice = "a newer rlmm-daemon; until then what these records change is passed over"
+        return CheckResult(check=check, verdict="warning", found=found, advice=advice)
+    found = f"by the brokers' word alone, the controllers are {told.standing.value}"
+    found += f": {told.trouble}" if told.trouble else f": nothing whole within {seconds:g} s"
+    return CheckResult(
+        check=check, verdict="warning", found=found, advice=_CONTROLLERS_ADVICE[told.standing]
+    )
+
+
+_UNREACHED_CONTROLLERS: Final = (
+    "check event_log.kafka.controllers.bootstrap and .security: the controllers' listener, its "
+    "protocol and user, and whatever firewall is before it"
+)
+_CONTROLLERS_ADVICE: Final[Mapping[Standing, str]] = MappingProxyType(
+    {
+        Standing.LOADING: "a longer --timeout, or less load on the controllers",
+        Standing.CURRENT: "a longer --timeout",
+        Standing.STALE: _UNREACHED_CONTROLLERS,
+        Standing.UNREACHABLE: _UNREACHED_CONTROLLERS,
+        Standing.OTHER_CLUSTER: "event_log.kafka.controllers.bootstrap leads to another cluster",
+        Standing.UNAUTHORIZED: (
+            "grant it: kafka-acls.sh --add --cluster --operation ClusterAction, for the principal "
+            "that the controllers see"
+        ),
+        Standing.UNREADABLE: "a newer rlmm-daemon, or no [event_log.kafka.controllers]",
+    }
+)

@@ -8,7 +8,7 @@ import asyncio
 import functools
 import os
 import random
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, assert_never
 
 import msgspec
@@ -37,6 +37,7 @@ from rlmm_daemon.ports.passes import Passes
 from rlmm_daemon.ports.storage import RemoteStorage
 
 if TYPE_CHECKING:
+    from rlmm_daemon.adapters.controllers.observer import ControllersObserver
     from rlmm_daemon.adapters.kafka.event_log import KafkaLog
     from rlmm_daemon.adapters.storage.s3 import Rates, S3Options, S3Storage, StaticKeys
 
@@ -127,6 +128,49 @@ def cluster_of(config: Config, log: EventLog) -> Cluster:
         broker_id=config.daemon.broker_id,
         partition_count=lambda: log.identity.partition_count if log.identity else 0,
     )
+
+
+class Controllers(msgspec.Struct, frozen=True):
+    """The cluster's controllers, as they are followed, and the cluster by their word too."""
+
+    observer: "ControllersObserver"
+    cluster: Cluster
+    reload: Callable[[], Awaitable[None]]
+
+    def facts(self) -> Mapping[str, Any]:
+        """Return how following them stands."""
+        told: dict[str, Any] = msgspec.to_builtins(self.observer.observed())
+        return told
+
+
+def controllers_of(
+    config: Config, brokers: Cluster, clock: SystemClock, rng: random.Random
+) -> Controllers | None:
+    """Return the controllers' word beside the brokers'; None where they are not configured."""
+    if not isinstance(config.event_log, KafkaLogConfig):
+        return None
+    chosen = config.event_log.kafka.controllers
+    if chosen is None:
+        return None
+    from rlmm_daemon.adapters.controllers.cluster import WeighedCluster
+    from rlmm_daemon.adapters.controllers.dialer import KafkaDialer
+    from rlmm_daemon.adapters.controllers.observer import (
+        ControllersObserver,
+        connecting,
+        endpoints_of,
+    )
+    from rlmm_daemon.adapters.kafka.connection.security import load_security
+
+    here = "event_log.kafka.controllers.security"
+    dialer = KafkaDialer(lambda: load_security(chosen.security, here=here))
+    observer = ControllersObserver(
+        endpoints_of(chosen.bootstrap),
+        connecting(dialer),
+        brokers.cluster_id,
+        clock=clock,
+        rng=rng,
+    )
+    return Controllers(observer, WeighedCluster(brokers, observer, clock), dialer.reload)
 
 
 class Storage(msgspec.Struct):

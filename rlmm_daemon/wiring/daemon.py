@@ -4,7 +4,8 @@ import asyncio
 import os
 import random
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import structlog
 
@@ -108,6 +109,7 @@ class Daemon:
             instead=InThreads(), passes_max=_PASSES_A_COPY * config.copy.parallelism
         )
         self._storage = adapters.storage_of(config, self._rng, passes=self._passes)
+        self._controllers: adapters.Controllers | None = None
 
     async def serve(self) -> None:
         """Run until a stop was ordered and drained, or until something failed."""
@@ -253,6 +255,7 @@ class Daemon:
             runtime.spawn("cluster.view", start.keep_view(view, manager))
             if kafka is not None:
                 runtime.spawn("cluster.settings", kafka.watch_settings())
+            self._follow_controllers()
             if keeper is not None:
                 runtime.spawn("storage", keeper.run())
             if copier.late is not None:
@@ -304,6 +307,13 @@ class Daemon:
         keeper: StorageKeeper | None,
     ) -> Standing:
         config, kafka = self._config, adapters.kafka_log_of(self._config, manager.log)
+
+        def log_facts() -> Mapping[str, Any]:
+            if kafka is None:
+                return {"unwritable": adapters.refusal_of(manager.log)}
+            followed = self._controllers
+            return {**kafka.facts(), "controllers": followed and followed.facts()}
+
         return Standing(
             manager,
             config=config,
@@ -316,9 +326,7 @@ class Daemon:
                 other_daemon=keeper.other_daemon() if keeper else None,
                 holds=keeper.holds() if keeper else (),
             ),
-            log_facts=kafka.facts
-            if kafka
-            else lambda: {"unwritable": adapters.refusal_of(manager.log)},
+            log_facts=log_facts,
             copying=lambda: CopyingProcess(pid=self._passes.pid, in_hand=self._passes.in_hand),
         )
 
@@ -358,8 +366,11 @@ class Daemon:
             if facts.tiered is not None and manager.fleet.follow_set is not None:
                 manager.fleet.follow_set.discover(facts.tiered.replicated)
 
+        cluster = adapters.cluster_of(self._config, manager.log)
+        controllers = adapters.controllers_of(self._config, cluster, self._clock, self._rng)
+        self._controllers = controllers
         view = ClusterView(
-            adapters.cluster_of(self._config, manager.log),
+            controllers.cluster if controllers else cluster,
             self._clock,
             self._rng,
             broker_id=self._config.daemon.broker_id,
@@ -370,6 +381,11 @@ class Daemon:
         if (kafka := adapters.kafka_log_of(self._config, manager.log)) is not None:
             kafka.directory.on_change.append(view.refresh)
         return view
+
+    def _follow_controllers(self) -> None:
+        if self._controllers is not None:
+            self._runtime.on_reload("controllers' certificates", self._controllers.reload)
+            self._runtime.spawn("controllers", self._controllers.observer.run())
 
     def _recovery(self, manager: Manager, copier: Copier) -> Recovery | None:
         if self._storage is None:

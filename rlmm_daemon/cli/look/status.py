@@ -34,7 +34,8 @@ def command(*, target: Target) -> None:
     storage{kind, error, other_daemon}, snapshots{rejected, failures}, copies[],
     internal_errors{count, last{where, error, seconds_ago}}, unsettled_copies[{partition,
     segment_id, message, at_ms}], observation{watches, last_look_ms, trouble, seen_alive, marked,
-    topics[]} or null, tasks[].
+    topics[]} or null, controllers{standing, trouble, at{epoch, end}, age_seconds, topics, brokers,
+    unknown_kinds} or null, tasks[].
     """  # noqa: D301 - click's own mark
     with asking(target) as client:
         status = client.status()
@@ -98,6 +99,7 @@ def _show(status: dict[str, Any]) -> None:
             **_bugs(status),
             **_unsettled(status.get("unsettled_copies") or []),
             **({"observed": _observed(status["observation"])} if status["observation"] else {}),
+            **_controllers(status.get("controllers")),
             "tasks": len(status["tasks"]),
         }
     )
@@ -131,6 +133,18 @@ def _observed(observation: dict[str, Any]) -> str:
         return "by another daemon"
     topics = phrases.number(len(observation["topics"]), "topic")
     return f"{topics} unknown to every broker, {observation['marked']:,} marked"
+
+
+def _controllers(told: dict[str, Any] | None) -> dict[str, str]:
+    """A line about the controllers' log, where it is followed."""
+    if told is None:
+        return {}
+    if told["standing"] != "current":
+        why = f": {told['trouble']}" if told["trouble"] else ""
+        return {"controllers": f"{told['standing']}, so brokers alone say what is deleted{why}"}
+    at, topics = told["at"], phrases.number(told["topics"], "topic")
+    age = phrases.duration(told["age_seconds"])
+    return {"controllers": f"{topics} at offset {at['end']:,} of epoch {at['epoch']}, {age} ago"}
 
 
 def _log(log: dict[str, Any]) -> str:

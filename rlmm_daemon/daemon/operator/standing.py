@@ -46,7 +46,10 @@ class Standing:
         log_facts: Callable[[], Mapping[str, Any]] = dict,
         copying: Callable[[], CopyingProcess] = CopyingProcess,
     ) -> None:
-        """`log_facts` are the event log's connections'; `copying` tells of the copies' process."""
+        """`log_facts` are the event log's connections'; `copying` tells of the copies' process.
+
+        Of these facts `controllers` is how following the cluster's controllers stands.
+        """
         self._manager = manager
         self._config = config
         self._copies = _copies(copier, config)
@@ -122,6 +125,7 @@ class Standing:
             "copies": [asdict(job) for job in self._copies.jobs()],
             "internal_errors": manager.bugs.facts(),
             "unsettled_copies": [asdict(row) for row in self._copies.unsettled()],
+            "controllers": log_facts.get("controllers"),
         }
 
     def copy_failures(self) -> Mapping[str, CopyFailure]:

@@ -130,8 +130,13 @@ def shape_of(table):
 
 def test_the_demo_file_explains_every_key_of_the_kafka_log_with_its_default():
     told = tomllib.loads(kafka_of_the_demo_file())
-    smallest = parse(f"{KAFKA}\n[daemon]\nbroker_id = 1")
+    controllers = "[event_log.kafka.controllers]\nbootstrap = ['c:1']"
+    smallest = parse(f"{KAFKA}\n{controllers}\n[daemon]\nbroker_id = 1")
     known = msgspec.to_builtins(smallest)["event_log"]
+    # Its keys stand at the brokers' listener already.
+    security = known["kafka"]["controllers"].pop("security")
+    assert security == known["kafka"]["security"]
+    assert told["event_log"]["kafka"]["controllers"].pop("security") == {"protocol": "PLAINTEXT"}
     assert shape_of(told["event_log"]) == shape_of(known)
     for section, table in told["event_log"]["kafka"].items():
         for key, value in table.items() if isinstance(table, dict) else [(section, table)]:
@@ -147,6 +152,7 @@ def test_a_kafka_log_needs_no_cluster_id_and_is_in_force_as_printed():
     assert parse(effective_toml(config)) == config
 
 
+@pytest.mark.parametrize("at", ["", ".controllers"])
 @pytest.mark.parametrize(
     ("security", "problem"),
     [
@@ -159,17 +165,33 @@ def test_a_kafka_log_needs_no_cluster_id_and_is_in_force_as_printed():
         ('mechanism = "GSSAPI"', 'mechanism = "GSSAPI": expected'),
     ],
 )
-def test_security_settings_that_would_be_ignored_or_are_missing_are_named(security, problem):
-    text = f"{KAFKA}\n[event_log.kafka.security]\n{security}\n[daemon]\nbroker_id = 1"
+def test_security_settings_that_would_be_ignored_or_are_missing_are_named(security, problem, at):
+    where = f"event_log.kafka{at}.security"
+    controllers = "[event_log.kafka.controllers]\nbootstrap = ['c:1']"
+    text = f"{KAFKA}\n{controllers}\n[{where}]\n{security}\n[daemon]\nbroker_id = 1"
     found = problems(text)
-    assert any(each.startswith(f"event_log.kafka.security.{problem}") for each in found), found
+    assert any(each.startswith(f"{where}.{problem}") for each in found), found
+
+
+def test_controllers_are_followed_only_where_their_addresses_are_given():
+    config = parse(f"{KAFKA}\n[daemon]\nbroker_id = 1")
+    assert isinstance(config.event_log, KafkaLog)
+    assert config.event_log.kafka.controllers is None
+    section = "[event_log.kafka.controllers.security]\nprotocol = 'SSL'"
+    found = problems(f"{KAFKA}\n{section}\n[daemon]\nbroker_id = 1")
+    assert any("event_log.kafka.controllers.bootstrap is missing" in each for each in found), found
 
 
 def test_files_named_for_the_kafka_log_are_made_absolute():
     text = f"{KAFKA}\n[event_log.kafka.security]\nprotocol = 'SSL'\nca_file = 'ca.pem'"
+    text += "\n[event_log.kafka.controllers]\nbootstrap = ['c:1']"
+    text += "\n[event_log.kafka.controllers.security]\nprotocol = 'SSL'\nca_file = 'ca.pem'"
     config = parse(f"{text}\n[daemon]\nbroker_id = 1")
     assert isinstance(config.event_log, KafkaLog)
-    assert config.event_log.kafka.security.ca_file == str(Path.cwd() / "ca.pem")
+    kafka = config.event_log.kafka
+    assert kafka.security.ca_file == str(Path.cwd() / "ca.pem")
+    assert kafka.controllers is not None
+    assert kafka.controllers.security == kafka.security
 
 
 def test_every_mistake_is_named_at_once_with_its_path_and_the_nearest_key():
