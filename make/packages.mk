@@ -1,5 +1,5 @@
 # Packages
-.PHONY: packages test-packages soak-packages
+.PHONY: packages test-packages test-newcomer soak-packages
 
 NFPM := var/packages/tools/nfpm
 # The newest whose modules the proxy has all of.
@@ -19,9 +19,12 @@ $(NFPM): make/packages.mk
 test-packages: install plugin $(NFPM) ## Packages installed, upgraded and removed in a copy of this system (needs root)
 	RLMM_TEST_PACKAGES=1 $(BIN)/pytest -q $(PYTEST_ARGS) tests/packages
 
+test-newcomer: install plugin $(NFPM) ## docs/install.md typed on a host with systemd and a broker, up to a read from the tier
+	RLMM_TEST_PACKAGES=1 RLMM_TEST_KAFKA=1 $(BIN)/pytest -q $(PYTEST_ARGS) tests/packages/test_newcomer.py
+
 BARE := var/packages/bare
 
-soak-packages: packages $(BARE) ## The same in a bare Debian (needs mmdebstrap), with the nightly job's package
+soak-packages: packages test-newcomer $(BARE) ## The same in a bare Debian (needs mmdebstrap), with the nightly job's package
 	RLMM_TEST_PACKAGES=1 RLMM_PACKAGES_ROOT=$(CURDIR)/$(BARE) RLMM_PACKAGES=$(CURDIR)/dist/packages \
 	  $(BIN)/pytest -q --timeout 1800 $(PYTEST_ARGS) tests/packages
 

@@ -177,6 +177,13 @@ def test_an_existing_configuration_keeps_its_comments_and_what_is_nobody_elses()
     assert (log.bootstrap, log.security.protocol) == (("other:9092", "localhost:9092"), "SSL")
 
 
+def test_security_that_is_there_stands_as_a_whole():
+    """Half of what the listener wants, beside half of what an operator chose, is neither."""
+    text, config = configured(broker(SECURE), MINE.replace('"SSL"', '"PLAINTEXT"'))
+    assert config.event_log.kafka.security.username is None  # type: ignore[union-attr]  # it is Kafka's
+    assert "ca_file" not in text
+
+
 def test_said_again_nothing_changes():
     for text in ("", MINE):
         for kind in ("kafka", "embedded"):
