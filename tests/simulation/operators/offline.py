@@ -13,6 +13,7 @@ from unittest import mock
 from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog
 from rlmm_daemon.config import Config, loading
 from rlmm_daemon.daemon.bucket.bucket import Bucket
+from rlmm_daemon.domain.errors import InvalidArgument
 from rlmm_daemon.offline import answers as files_alone
 from rlmm_daemon.offline import (
     log_adoption,
@@ -21,6 +22,7 @@ from rlmm_daemon.offline import (
     marker_rebuilding,
     verification,
 )
+from rlmm_daemon.ports.event_log import LogMissing
 from rlmm_daemon.wiring import adapters, log_alone
 from tests.simulation.disk import SimDisk
 from tests.simulation.operators.bucket import JudgedStorage, World
@@ -130,4 +132,7 @@ async def name_log(*, execute: bool) -> Any:
 async def rebuild_marker(daemon: "Daemon", *, execute: bool) -> Any:
     """`rlmm storage rebuild-marker`, beside the daemon."""
     del daemon
-    return await marker_rebuilding._run(config(), {}, execute=execute)
+    try:
+        return await marker_rebuilding._run(config(), {}, execute=execute)
+    except* LogMissing as errors:  # as `run` has it
+        raise InvalidArgument(str(errors.exceptions[0])) from errors
