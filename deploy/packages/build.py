@@ -86,6 +86,11 @@ def _daemon(tree: Path, wheel: Path, version: str) -> None:
     _copy(SYSTEMD / "rlmm-daemon.sysusers.conf", tree / "usr/lib/sysusers.d", "rlmm-daemon.conf")
     _copy(SYSTEMD / "rlmm-daemon.tmpfiles.conf", tree / "usr/lib/tmpfiles.d", "rlmm-daemon.conf")
     _copy(REPOSITORY / "config" / "rlmm.toml", tree / "usr/share/doc/rlmm-daemon/examples")
+    for monitoring in ("rlmm.rules.yml", "rlmm.dashboard.json"):
+        _copy(
+            REPOSITORY / "deploy" / "monitoring" / monitoring,
+            tree / "usr/share/doc/rlmm-daemon/examples",
+        )
     man_pages.write(tree / "usr/share/man/man1")
     for shell, place in _COMPLETIONS.items():
         target = tree / place

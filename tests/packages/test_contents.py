@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlmm_daemon.cli.group import COMMANDS
+from rlmm_daemon.daemon.operator.page.files import FILES
 from tests.packages.conftest import Built, build
 from tests.support.daemon_process import REPOSITORY
 
@@ -56,6 +57,15 @@ def test_each_command_has_its_page_and_roff_has_nothing_to_say(tree: Path):
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_alerts_dashboard_and_page_come_with_it(tree: Path):
+    examples = tree / "usr/share/doc/rlmm-daemon/examples"
+    for name in ("rlmm.rules.yml", "rlmm.dashboard.json"):
+        made = REPOSITORY / "deploy" / "monitoring" / name
+        assert (examples / name).read_text() == made.read_text()
+    page = tree / SITE / "rlmm_daemon/daemon/operator/page"
+    assert {each.name for each in (page / "static").iterdir()} == set(FILES.values())
 
 
 def test_the_bill_names_what_the_lock_does(tree: Path):
