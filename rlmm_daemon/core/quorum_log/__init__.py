@@ -1,0 +1,1 @@
+"""A quorum's committed records as metadata partitions: which ones count, and their offsets."""
