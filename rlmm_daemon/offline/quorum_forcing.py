@@ -9,6 +9,12 @@ from typing import Any, Final
 import msgspec
 
 from rlmm_daemon.adapters.os.disk import LocalDisk
+from rlmm_daemon.adapters.quorum.files.formatted import (
+    TOPIC,
+    note_abandoned,
+    require_not_abandoned,
+    topic_id_of,
+)
 from rlmm_daemon.adapters.quorum.files.replica_files import ReplicaFiles
 from rlmm_daemon.codec.kraft import log_batches
 from rlmm_daemon.core.raft import forcing
@@ -18,7 +24,6 @@ from rlmm_daemon.core.raft.voters import Endpoint
 from rlmm_daemon.domain.errors import InvalidArgument, NotReady
 from rlmm_daemon.domain.ids import uuid_text
 from rlmm_daemon.offline.ownership import given_to_owner
-from rlmm_daemon.wiring.quorum import TOPIC, note_abandoned, require_not_abandoned, topic_id_of
 
 #: For each address at which a voter might answer yet.
 _ANSWER_SECONDS: Final = 2.0

@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from rlmm_daemon.adapters.os.disk import LocalDisk
+from rlmm_daemon.adapters.quorum.files.formatted import TOPIC
 from rlmm_daemon.adapters.quorum.files.identity import format_replica
 from rlmm_daemon.adapters.quorum.files.layout import Layout
 from rlmm_daemon.codec.kraft import small_files
@@ -17,7 +18,6 @@ from rlmm_daemon.core.raft.voters import Endpoint, ReplicaKey, Voter, VoterSet
 from rlmm_daemon.domain.errors import ConfigError, InvalidArgument
 from rlmm_daemon.domain.ids import UUID_BYTES, uuid_text
 from rlmm_daemon.offline.ownership import given_to_owner
-from rlmm_daemon.wiring.quorum import TOPIC
 
 #: Kafka keeps the first ones for directories that are lost, unknown or not there yet.
 _RESERVED: Final = 100

@@ -14,13 +14,18 @@ from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.adapters.os.disk import LocalDisk
 from rlmm_daemon.adapters.quorum.authentication.principals import Principal
 from rlmm_daemon.adapters.quorum.client import QuorumClient
+from rlmm_daemon.adapters.quorum.files.formatted import (
+    TOPIC,
+    note_abandoned,
+    require_not_abandoned,
+    topic_id_of,
+)
 from rlmm_daemon.adapters.quorum.files.identity import read_meta
-from rlmm_daemon.adapters.quorum.files.layout import Layout, lost
+from rlmm_daemon.adapters.quorum.files.layout import Layout
 from rlmm_daemon.adapters.quorum.handshake import Plain
 from rlmm_daemon.adapters.quorum.node import Node
 from rlmm_daemon.adapters.quorum.replica import ReplicaOptions, running
 from rlmm_daemon.adapters.quorum.wire import Group
-from rlmm_daemon.codec.kraft import small_files
 from rlmm_daemon.core.raft.roles import Replica
 from rlmm_daemon.core.raft.voters import Endpoint
 from rlmm_daemon.daemon.process.runtime import execute
@@ -28,8 +33,6 @@ from rlmm_daemon.daemon.process.systemd import Notifier
 from rlmm_daemon.domain.errors import (
     ConfigError,
     HistoryLost,
-    LogCorrupt,
-    Malformed,
     StorageUnavailable,
 )
 from rlmm_daemon.domain.ids import uuid_text
@@ -44,10 +47,6 @@ from rlmm_daemon.wiring.quorum_proof import (
 
 _log = structlog.get_logger(__name__)
 
-#: The one log of a quorum.
-TOPIC: Final = "__rlmm_quorum"
-#: Of a directory whose quorum went on without it.
-ABANDONED: Final = "voters-were-forced"
 _ANYWHERE: Final = frozenset({"0.0.0.0", "::", "*"})  # noqa: S104 - refused
 
 
@@ -176,48 +175,6 @@ def _tell(node: Node, options: QuorumProcess, topic_id: bytes) -> None:
 
 def _leads(node: Node) -> bool:
     return node.replica.leader == node.replica.me.id
-
-
-async def require_not_abandoned(disk: LocalDisk, directory: str) -> None:
-    """Refuse a replica of which the voters were forced while it was away.
-
-    Raises:
-        ConfigError: they were; nobody should start it again.
-    """
-    noted = f"{directory}/{ABANDONED}"
-    if await disk.exists(noted):
-        raise ConfigError(
-            f"{noted}: the voters were forced while this replica was away. Keep the directory as "
-            "long as anything is missed; then format another one with --join, and add it"
-        )
-
-
-async def note_abandoned(disk: LocalDisk, directory: str, epoch: int) -> None:
-    """Remember it: at the next start, whoever could tell may be away."""
-    said = f"the voters were forced, from epoch {epoch} on\n"
-    await disk.write_atomically(f"{directory}/{ABANDONED}", said.encode())
-
-
-async def topic_id_of(disk: LocalDisk, directory: str) -> bytes:
-    """Return the id of the log that a directory was formatted for.
-
-    Raises:
-        ConfigError: it was not formatted.
-        HistoryLost, LogCorrupt: the file that says so is gone, or does not hold.
-    """
-    layout = Layout(directory, TOPIC)
-    if not await disk.exists(layout.meta):
-        raise ConfigError(
-            f"{directory} is not formatted for a quorum: no {small_files.META_PROPERTIES}; "
-            "see rlmm quorum format"
-        )
-    try:
-        return small_files.decode_partition(await disk.read(layout.partition))
-    except FileNotFoundError as error:
-        raise lost(layout.partition, "it is gone: a log was here, or was to be") from error
-    except Malformed as error:
-        reason = error.message
-        raise LogCorrupt(f"{layout.partition}: {reason}", file=layout.partition) from error
 
 
 async def asking(

@@ -17,6 +17,7 @@ import msgspec
 
 from rlmm_daemon import client, embed
 from rlmm_daemon.adapters.event_log.embedded import compacted_files
+from rlmm_daemon.adapters.quorum.files.formatted import ABANDONED
 from rlmm_daemon.cli import main
 from rlmm_daemon.cli.group import Exit
 from rlmm_daemon.codec.api import METHODS
@@ -34,7 +35,6 @@ from rlmm_daemon.reconcile import workspace
 from rlmm_daemon.reconcile.act.lease import LEASE_KEY
 from rlmm_daemon.reconcile.act.quarantine import MANIFESTS
 from rlmm_daemon.reconcile.control import ACCEPTED_KEY
-from rlmm_daemon.wiring.quorum import ABANDONED
 from tests.support.daemon_process import REPOSITORY
 
 KEPT: Final = Path(__file__).with_name("names.txt")

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from rlmm_daemon.adapters.quorum.client import Description, QuorumClient
+from rlmm_daemon.adapters.quorum.files.formatted import TOPIC
 from rlmm_daemon.adapters.quorum.handshake import Plain
 from rlmm_daemon.adapters.quorum.wire import Group
 from rlmm_daemon.codec import batches
 from rlmm_daemon.codec.kraft import log_batches
 from rlmm_daemon.core.raft.voters import Endpoint, ReplicaKey, Voter, VoterSet
 from rlmm_daemon.offline import quorum_format
-from rlmm_daemon.wiring.quorum import TOPIC
 from tests.support.daemon_process import environment
 
 CLUSTER: Final = "c2lkZWNhci1kZXYta2Fma2"

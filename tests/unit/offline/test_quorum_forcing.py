@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from rlmm_daemon.adapters.os.disk import LocalDisk
+from rlmm_daemon.adapters.quorum.files.formatted import ABANDONED, TOPIC
 from rlmm_daemon.adapters.quorum.files.replica_files import ReplicaFiles
 from rlmm_daemon.codec.kraft import log_batches
 from rlmm_daemon.core.raft.forcing import FORCED_STEP
@@ -19,7 +20,6 @@ from rlmm_daemon.core.raft.voters import Endpoint, ReplicaKey, Voter, VotersAt, 
 from rlmm_daemon.domain.errors import ConfigError, InvalidArgument, NotReady
 from rlmm_daemon.offline import quorum_forcing, quorum_format
 from rlmm_daemon.offline.quorum_forcing import Forced
-from rlmm_daemon.wiring.quorum import ABANDONED, TOPIC
 
 CLUSTER = "c2lkZWNhci1kZXYta2Fma2"
 HERE = Endpoint("QUORUM", "127.0.0.1", 9393)

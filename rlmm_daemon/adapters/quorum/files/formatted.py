@@ -1,0 +1,55 @@
+"""Marks of a formatted directory: its log's id, and that its quorum went on without it."""
+
+from typing import Final
+
+from rlmm_daemon.adapters.quorum.files.layout import Layout, lost
+from rlmm_daemon.codec.kraft import small_files
+from rlmm_daemon.domain.errors import ConfigError, LogCorrupt, Malformed
+from rlmm_daemon.ports.disk import Disk
+
+#: The one log of a quorum.
+TOPIC: Final = "__rlmm_quorum"
+#: Of a directory whose quorum went on without it.
+ABANDONED: Final = "voters-were-forced"
+
+
+async def require_not_abandoned(disk: Disk, directory: str) -> None:
+    """Refuse a replica of which the voters were forced while it was away.
+
+    Raises:
+        ConfigError: they were; nobody should start it again.
+    """
+    noted = f"{directory}/{ABANDONED}"
+    if await disk.exists(noted):
+        raise ConfigError(
+            f"{noted}: the voters were forced while this replica was away. Keep the directory as "
+            "long as anything is missed; then format another one with --join, and add it"
+        )
+
+
+async def note_abandoned(disk: Disk, directory: str, epoch: int) -> None:
+    """Remember it: at the next start, whoever could tell may be away."""
+    said = f"the voters were forced, from epoch {epoch} on\n"
+    await disk.write_atomically(f"{directory}/{ABANDONED}", said.encode())
+
+
+async def topic_id_of(disk: Disk, directory: str) -> bytes:
+    """Return the id of the log that a directory was formatted for.
+
+    Raises:
+        ConfigError: it was not formatted.
+        HistoryLost, LogCorrupt: the file that says so is gone, or does not hold.
+    """
+    layout = Layout(directory, TOPIC)
+    if not await disk.exists(layout.meta):
+        raise ConfigError(
+            f"{directory} is not formatted for a quorum: no {small_files.META_PROPERTIES}; "
+            "see rlmm quorum format"
+        )
+    try:
+        return small_files.decode_partition(await disk.read(layout.partition))
+    except FileNotFoundError as error:
+        raise lost(layout.partition, "it is gone: a log was here, or was to be") from error
+    except Malformed as error:
+        reason = error.message
+        raise LogCorrupt(f"{layout.partition}: {reason}", file=layout.partition) from error
