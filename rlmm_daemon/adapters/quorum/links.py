@@ -112,7 +112,7 @@ class Links:
     """All connections of one replica to others."""
 
     def __init__(self, group: Group, dialer: Dialer, *, timeout_seconds: float) -> None:
-        self._group = group
+        self.group = group
         self._dialer = dialer
         self._timeout_seconds = timeout_seconds
         self._idle: OrderedDict[_Place, Link] = OrderedDict()
@@ -134,12 +134,31 @@ class Links:
             if version is None or _would_be_a_vote(request, version):
                 epoch = getattr(request, "epoch", 0)
                 return answer_to(request)(error=Code.UNSUPPORTED_VERSION, epoch=epoch)
-            message = wire.request_message(self._group, request)
+            message = wire.request_message(self.group, request)
             body = await link.exchange(api, version, message)
-            return wire_answers.read_answer(self._group, request, version, body)
+            return wire_answers.read_answer(self.group, request, version, body)
 
         waits = isinstance(request, FetchRequest | FetchSnapshotRequest)
         return await self._over(endpoints, exchange, to, waits=waits)
+
+    async def call(
+        self, api: Api, message: Message, endpoints: Sequence[Endpoint], to: int
+    ) -> Message:
+        """Return a replica's answer to what is no replica's request.
+
+        It may be sent twice, where the connection that was kept turns out to be lost.
+
+        Raises:
+            Unreachable: there is none; the request may have taken effect.
+        """
+
+        async def exchange(link: Link) -> Message:
+            version = link.version_of(api)
+            if version is None:
+                raise Malformed(f"replica {to} does not speak {api.name}")
+            return api.read_answer(version, await link.exchange(api, version, message))
+
+        return await self._over(endpoints, exchange, to)
 
     async def versions(self, endpoints: Sequence[Endpoint], to: int) -> tuple[int, int]:
         """Return the kraft.versions that a replica bears, as it says now.
@@ -161,7 +180,7 @@ class Links:
             Unreachable: it does not answer.
         """
         partition = {"PartitionIndex": 0}
-        asked = {"Topics": ({"TopicName": self._group.topic, "Partitions": (partition,)},)}
+        asked = {"Topics": ({"TopicName": self.group.topic, "Partitions": (partition,)},)}
 
         async def told(link: Link) -> frozenset[ReplicaKey] | None:
             version = link.version_of(apis.DESCRIBE_QUORUM)
@@ -193,7 +212,7 @@ class Links:
 
         `waits`: over the connection for what takes long.
         """
-        at = _of_listener(endpoints, self._group.listener)
+        at = _of_listener(endpoints, self.group.listener)
         place = _Place(at.host, at.port, to, waits)
         try:
             async with asyncio.timeout(self._timeout_seconds):

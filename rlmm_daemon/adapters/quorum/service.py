@@ -9,7 +9,7 @@ from rlmm_daemon.adapters.quorum.node import Node
 from rlmm_daemon.adapters.quorum.wire import Group, OtherTopic
 from rlmm_daemon.codec.kraft import apis
 from rlmm_daemon.codec.kraft.headers import RequestHead
-from rlmm_daemon.codec.kraft.schema import Message
+from rlmm_daemon.codec.kraft.schema import Api, Message
 from rlmm_daemon.core.raft.inputs import Peer
 from rlmm_daemon.core.raft.messages import UNKNOWN, Code
 from rlmm_daemon.core.raft.roles import Leader, Progress, Replica
@@ -45,14 +45,14 @@ class Service:
         if wire.carries(head.api):
             return await self._replicas(head, peer)
         message = head.api.read_request(head.version, head.body)
+        if head.api.key in apis.OURS:
+            return await self._members(head.api, message, peer)
         if head.api is apis.API_VERSIONS:
             return spoken_here()
         if head.api is apis.DESCRIBE_QUORUM:
             return self._describe(message)
         if head.api is apis.DESCRIBE_CLUSTER:
             return self._cluster(message)
-        if head.api is apis.SUBMIT:
-            return await self._submit(message, peer)
         return {"ErrorCode": Code.UNSUPPORTED_VERSION}
 
     async def _replicas(self, head: RequestHead, peer: Peer) -> Message:
@@ -66,23 +66,31 @@ class Service:
             return wire_answers.refusal(head.api, Code.BROKER_NOT_AVAILABLE)
         return wire_answers.answer_message(self._group, head.api, answer)
 
-    async def _submit(self, message: Message, peer: Peer) -> Message:
+    # What members ask of who leads.
+
+    async def _members(self, api: Api, message: Message, peer: Peer) -> Message:
         replica = self._node.replica
         said = {"LeaderId": _id(replica.leader), "LeaderEpoch": replica.epoch}
         if message["ClusterId"] != self._group.cluster_id:
-            return {"ErrorCode": Code.INCONSISTENT_CLUSTER_ID}
+            return said | {"ErrorCode": Code.INCONSISTENT_CLUSTER_ID}
         if message["TopicId"] != self._group.topic_id or not peer.may_vote:
             return said | {"ErrorCode": Code.INVALID_REQUEST}
-        records = tuple((each["Key"], each["Value"]) for each in message["Records"])
         try:
-            base = await self._node.submit(records)
+            done = await (self._submit(message) if api is apis.SUBMIT else self._read_index())
         except NotLeader:
             return said | {"ErrorCode": Code.NOT_LEADER_OR_FOLLOWER}
         except InvalidArgument:
             return said | {"ErrorCode": Code.INVALID_REQUEST}
         except (OutcomeUnknown, Overloaded):
             return said | {"ErrorCode": Code.REQUEST_TIMED_OUT}
-        return said | {"ErrorCode": Code.NONE, "BaseOffset": base}
+        return said | {"ErrorCode": Code.NONE} | done
+
+    async def _submit(self, message: Message) -> Message:
+        records = tuple((each["Key"], each["Value"]) for each in message["Records"])
+        return {"BaseOffset": await self._node.submit(records)}
+
+    async def _read_index(self) -> Message:
+        return {"EndOffset": await self._node.read_index()}
 
     # What operators ask.
 

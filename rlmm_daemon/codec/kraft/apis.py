@@ -366,6 +366,24 @@ SUBMIT: Final = Api(
     ),
 )
 
+#: Where a read has to be to see all that was acknowledged before it was asked.
+READ_INDEX: Final = Api(
+    1004,
+    "ReadIndex",
+    0,
+    0,
+    Fields(_CLUSTER, Field("TopicId", UUID)),
+    Fields(
+        ERROR,
+        Field("LeaderId", INT32, default=-1),
+        Field("LeaderEpoch", INT32, default=-1),
+        Field("EndOffset", INT64, default=-1),
+    ),
+)
+
+#: Kafka has none of these.
+OURS: Final = frozenset({SUBMIT.key, READ_INDEX.key})
+
 APIS: Final[Mapping[int, Api]] = MappingProxyType(
     {
         each.key: each
@@ -384,6 +402,7 @@ APIS: Final[Mapping[int, Api]] = MappingProxyType(
             REMOVE_RAFT_VOTER,
             UPDATE_RAFT_VOTER,
             SUBMIT,
+            READ_INDEX,
         )
     }
 )

@@ -28,7 +28,7 @@ SIDES = ("request", "answer")
 KAFKAS = [
     (api, version, side)
     for api in apis.APIS.values()
-    if api is not apis.SUBMIT
+    if api.key not in apis.OURS
     for version in range(api.first, api.last + 1)
     for side in SIDES
 ]
