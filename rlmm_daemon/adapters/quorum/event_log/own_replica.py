@@ -1,0 +1,169 @@
+"""This daemon's replica of the quorum's log: run, and opened anew after its disk failed."""
+
+import asyncio
+from collections.abc import Callable  # noqa: TC003  # as every other module imports it
+
+import structlog
+
+from rlmm_daemon.adapters.quorum.files.formatted import (
+    note_abandoned,
+    require_not_abandoned,
+)
+from rlmm_daemon.adapters.quorum.files.layout import Layout
+from rlmm_daemon.adapters.quorum.handshake import Acceptor, Dialer
+from rlmm_daemon.adapters.quorum.node import Node
+from rlmm_daemon.adapters.quorum.replica import ReplicaOptions, running
+from rlmm_daemon.domain.errors import HistoryLost, RlmmError, StorageUnavailable, UnavailableError
+from rlmm_daemon.ports.clock import Clock
+from rlmm_daemon.ports.disk import Disk
+from rlmm_daemon.ports.event_log import LogMissing
+
+_log = structlog.get_logger(__name__)
+
+
+class OwnReplica:
+    """The replica, and why there is none."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        clock: Clock,
+        options: ReplicaOptions,
+        acceptor: Acceptor,
+        dialer: Dialer,
+        *,
+        probe_seconds: float,
+    ) -> None:
+        self.node: Node | None = None
+        #: Told of a replica that runs, and of its end.
+        self.on_node: Callable[[Node | None], None] = lambda _node: None
+        #: Told why there will be none.
+        self.on_failure: Callable[[RlmmError], None] = lambda _error: None
+        self._disk = disk
+        self._clock = clock
+        self._options = options
+        self._acceptor = acceptor
+        self._dialer = dialer
+        self._probe_seconds = probe_seconds
+        self._why = "it starts"
+        self._failure: RlmmError | None = None
+        self._changed = asyncio.Event()
+        self._stop = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._ended.set()
+
+    async def require_formatted(self) -> None:
+        """Refuse a directory that is none of a replica.
+
+        Raises:
+            LogMissing: it was not formatted.
+            ConfigError: the quorum went on without it.
+        """
+        directory = self._options.directory
+        if not await self._disk.exists(Layout(directory, self._options.topic).meta):
+            raise LogMissing(f"{directory} is not formatted for a quorum: see rlmm quorum format")
+        await require_not_abandoned(self._disk, directory)
+
+    def require_up(self) -> Node:
+        """Return the replica that runs.
+
+        Raises:
+            StorageUnavailable: none does, now.
+        """
+        if self.node is None:
+            raise StorageUnavailable(f"this replica is not open: {self._why}")
+        return self.node
+
+    def told(self) -> str:
+        """Return how it stands, for people."""
+        if self.node is None:
+            return self._why
+        replica = self.node.replica
+        role = type(replica.role).__name__.lower()
+        voters = ", ".join(str(key.id) for key in replica.in_force.keys)
+        return f"replica {replica.me.id} is {role} in epoch {replica.epoch}; voters: {voters}"
+
+    async def up(self, *, timeout_seconds: float) -> None:
+        """Wait until it runs.
+
+        Raises:
+            StorageUnavailable: not in time.
+            RlmmError: it never will.
+        """
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                while self.node is None and self._failure is None:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError as error:
+            raise StorageUnavailable(f"this replica is not open: {self._why}") from error
+        if self._failure is not None:
+            raise self._failure
+
+    async def run(self) -> None:
+        """Run it until `stop`, or until nobody should run it any more."""
+        self._ended.clear()
+        try:
+            while not self._stop.is_set() and self._failure is None:
+                try:
+                    await self._live()
+                except* UnavailableError as errors:
+                    self._met(errors)
+                except* RlmmError as errors:
+                    error = _first(errors)
+                    assert isinstance(error, RlmmError), "it is of them"
+                    await self._end_for_good(error)
+                except* OSError as errors:
+                    self._met(errors)
+                if not self._stop.is_set() and self._failure is None:
+                    await self._pause()
+        finally:
+            self._ended.set()
+
+    async def stop(self) -> None:
+        """Have somebody else lead, and give the files back."""
+        self._stop.set()
+        await self._ended.wait()
+
+    async def _live(self) -> None:
+        options = self._options
+        async with running(
+            self._disk, self._clock, options, acceptor=self._acceptor, dialer=self._dialer
+        ) as node:
+            try:
+                self._tell(node)
+                await self._stop.wait()
+            finally:
+                self._tell(None)
+
+    def _tell(self, node: Node | None) -> None:
+        self.node = node
+        self.on_node(node)
+        self._changed.set()
+
+    def _met(self, errors: BaseExceptionGroup[Exception]) -> None:
+        self._why = f"{self._options.directory}: {_first(errors)}"
+        _log.warning("quorum_replica_failed", why=self._why)
+
+    async def _end_for_good(self, error: RlmmError) -> None:
+        forced = error.fields.get("forced_epoch") if isinstance(error, HistoryLost) else None
+        if forced is not None:
+            await note_abandoned(self._disk, self._options.directory, forced)
+        _log.error("quorum_replica_ended", why=error.message)
+        self._why, self._failure = error.message, error
+        self.on_failure(error)
+        self._changed.set()
+
+    async def _pause(self) -> None:
+        try:
+            async with asyncio.timeout(self._probe_seconds):
+                await self._stop.wait()
+        except TimeoutError:
+            pass
+
+
+def _first(errors: BaseExceptionGroup[Exception]) -> BaseException:
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
