@@ -13,7 +13,13 @@ from rlmm_daemon.adapters.quorum.files.layout import Layout
 from rlmm_daemon.adapters.quorum.handshake import Acceptor, Dialer
 from rlmm_daemon.adapters.quorum.node import Node
 from rlmm_daemon.adapters.quorum.replica import ReplicaOptions, running
-from rlmm_daemon.domain.errors import HistoryLost, RlmmError, StorageUnavailable, UnavailableError
+from rlmm_daemon.domain.errors import (
+    ConfigError,
+    HistoryLost,
+    RlmmError,
+    StorageUnavailable,
+    UnavailableError,
+)
 from rlmm_daemon.ports.clock import Clock
 from rlmm_daemon.ports.disk import Disk
 from rlmm_daemon.ports.event_log import LogMissing
@@ -107,14 +113,12 @@ class OwnReplica:
             while not self._stop.is_set() and self._failure is None:
                 try:
                     await self._live()
-                except* UnavailableError as errors:
-                    self._met(errors)
                 except* RlmmError as errors:
                     error = _first(errors)
                     assert isinstance(error, RlmmError), "it is of them"
-                    await self._end_for_good(error)
+                    await self._met(error)
                 except* OSError as errors:
-                    self._met(errors)
+                    await self._met(_first(errors))
                 if not self._stop.is_set() and self._failure is None:
                     await self._pause()
         finally:
@@ -141,11 +145,14 @@ class OwnReplica:
         self.on_node(node)
         self._changed.set()
 
-    def _met(self, errors: BaseExceptionGroup[Exception]) -> None:
-        self._why = f"{self._options.directory}: {_first(errors)}"
-        _log.warning("quorum_replica_failed", why=self._why)
-
-    async def _end_for_good(self, error: RlmmError) -> None:
+    async def _met(self, error: BaseException) -> None:
+        """Try again after a failure, unless nobody should: a lock may be free the next time."""
+        passes = isinstance(error, OSError | UnavailableError | ConfigError)
+        if passes and not (isinstance(error, RlmmError) and error.fields.get("retry") is False):
+            self._why = f"{self._options.directory}: {error}"
+            _log.warning("quorum_replica_failed", why=self._why)
+            return
+        assert isinstance(error, RlmmError), "it is of them"
         forced = error.fields.get("forced_epoch") if isinstance(error, HistoryLost) else None
         if forced is not None:
             await note_abandoned(self._disk, self._options.directory, forced)

@@ -13,6 +13,7 @@ import pytest
 from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.adapters.quorum.event_log import QuorumLog, QuorumLogOptions
 from rlmm_daemon.adapters.quorum.files.replica_files import ReplicaFiles
+from rlmm_daemon.adapters.quorum.node import Node
 from rlmm_daemon.adapters.quorum.replica import ReplicaOptions
 from rlmm_daemon.codec.kraft.record_key import RecordKey, pack_key
 from rlmm_daemon.domain.errors import (
@@ -282,6 +283,50 @@ async def test_a_disk_that_fails_once_ends_the_replica_until_it_is_opened_anew(
             assert failed
             assert told == [1]
             assert await read(log, P0, 0, 2) == [(0, b"before"), (1, b"held")]
+
+
+async def test_a_replica_that_must_not_go_on_is_not_opened_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with quorum_of_ours(tmp_path, voters=1) as quorum:
+        await quorum.stop(1)
+        runs: list[Node] = []
+        run = Node.run
+
+        async def counted(node: Node) -> None:
+            runs.append(node)
+            await run(node)
+
+        async def must_not(*_: object) -> None:
+            raise StorageUnavailable("it would lose what was acknowledged", retry=False)
+
+        monkeypatch.setattr(Node, "run", counted)
+        async with log_at(quorum, 1) as log:
+            await log.open(create=True)
+            await log.append(P0, b"before")
+            monkeypatch.setattr(Node, "_write", must_not)
+            told: list[int | RlmmError] = []
+            log.begin_append(P0, b"never", told.append)
+            await until(lambda: log._replica._failure is not None)
+            assert len(runs) == 1
+            with pytest.raises(StorageUnavailable, match="would lose"):
+                log.begin_append(P0, b"refused", lambda _outcome: pytest.fail("it was refused"))
+            await log.close()
+            assert [type(each) for each in told] == [OutcomeUnknown]
+
+
+async def test_a_directory_that_another_process_has_is_opened_once_it_is_free(
+    tmp_path: Path,
+) -> None:
+    options = QuorumLogOptions(open_seconds=0.2, probe_seconds=0.01)
+    async with quorum_of_ours(tmp_path, voters=1) as quorum, log_at(quorum, 1, options) as log:
+        with pytest.raises(StorageUnavailable, match="another process has it"):
+            await log.open(create=True)
+        await quorum.stop(1)
+        async with asyncio.timeout(SECONDS):
+            while log.identity is None:
+                with suppress(StorageUnavailable):
+                    await log.open(create=True)
 
 
 async def test_a_directory_that_is_not_formatted_is_no_log_and_is_not_made(tmp_path: Path) -> None:
