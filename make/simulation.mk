@@ -30,6 +30,7 @@ sim-cleaner-mutants: install ## Planted bugs that the cleaner's simulation must 
 
 sim-quorum: install ## The quorum's consensus in simulation: make sim-quorum SEEDS=10000
 	$(BIN)/python -m tests.simulation.quorum.run --seeds $(SEEDS)
+	$(BIN)/python -m tests.simulation.quorum.run --world submitting --seeds $(SEEDS)
 
 sim-quorum-mutants: install ## Planted bugs that the quorum's simulation must find
 	$(BIN)/python -m tests.simulation.quorum.run --mutants

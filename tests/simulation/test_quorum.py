@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.mutants import mutated
-from tests.simulation.quorum.mutants import MUTANTS
+from tests.simulation.quorum import submitting
+from tests.simulation.quorum.mutants import BY_NAME
 from tests.simulation.quorum.world import run_seed
 
 
@@ -23,7 +24,15 @@ def test_a_seed_goes_the_same_way_each_time():
     assert first.trace != other.trace
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("seed", range(8))
+def test_what_daemons_submit_lands_once_and_is_told_as_it_is(seed):
+    outcome, again = submitting.run_seed(seed), submitting.run_seed(seed)
+    assert outcome.failure is None
+    assert outcome.counts["acknowledged"] > 0
+    assert (outcome.trace, outcome.counts) == (again.trace, again.counts)
+
+
+@pytest.mark.parametrize("mutant", BY_NAME.values(), ids=lambda mutant: mutant.name)
 def test_a_planted_bug_fits(mutant):
     found = find_spec(mutant.module)
     assert found is not None

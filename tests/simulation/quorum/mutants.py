@@ -373,5 +373,80 @@ MUTANTS: Final[Sequence[Mutant]] = (
         first=3,
     ),
 )
-BY_NAME: Final = {mutant.name: mutant for mutant in MUTANTS}
-assert len(BY_NAME) == len(MUTANTS), "two mutants share a name"
+_FOLD: Final = "rlmm_daemon.core.quorum_log.fold"
+_SUBMITTER: Final = "rlmm_daemon.adapters.quorum.event_log.submitter"
+#: Of what daemons submit: `submitting` finds them. A gap between serials never comes about, since
+#: a submitter sends one batch at a time: that the fold refuses it is in its own tests.
+SUBMITTING: Final[Sequence[Mutant]] = (
+    Mutant(
+        name="retry_appends_twice",
+        module=_FOLD,
+        old="""        if key.serial <= submitter.serial:
+            known = submitter.digests.get(key.serial, digest)
+            return Passed.REPEATED if known == digest else Passed.CONFLICTING
+        if key.serial != submitter.serial + 1:
+""",
+        new="""        if key.serial > submitter.serial + 1:
+""",
+        seeds=1,
+        scenario="submitting",
+    ),
+    Mutant(
+        name="late_grant_begins_again",
+        module=_FOLD,
+        old="""        if key.incarnation == known.incarnation and value == known.nonce:
+            return Passed.REPEATED
+        if key.incarnation != known.incarnation + 1:
+            return Passed.FENCED
+""",
+        new="""        if key.incarnation < known.incarnation:
+            return Passed.FENCED
+""",
+        seeds=4,
+        scenario="submitting",
+    ),
+    Mutant(
+        name="serials_outlive_incarnations",
+        module=_FOLD,
+        old="Submitter(key.incarnation, value)",
+        new="Submitter(key.incarnation, value, known.serial)",
+        seeds=2,
+        scenario="submitting",
+    ),
+    Mutant(
+        name="older_incarnation_goes_on",
+        module=_FOLD,
+        old="submitter is None or key.incarnation != submitter.incarnation",
+        new="submitter is None or key.incarnation > submitter.incarnation",
+        seeds=6,
+        scenario="submitting",
+    ),
+    Mutant(
+        name="incarnation_by_own_count",
+        module=_SUBMITTER,
+        old="""            known = folding.fold.submitters.get(me, Submitted())
+            if (known.incarnation, known.nonce) == (asked, nonce):
+                break
+            asked = known.incarnation + 1
+""",
+        new="""            known = folding.fold.submitters.get(me, Submitted())
+            if known.incarnation and known.incarnation >= asked:
+                break
+            asked = known.incarnation + 1
+""",
+        seeds=1,
+        scenario="submitting",
+    ),
+    Mutant(
+        name="given_up_serial_blocks",
+        module=_SUBMITTER,
+        old="""            if late:
+                self._doubt()
+""",
+        new="",
+        seeds=41,
+        scenario="submitting",
+    ),
+)
+BY_NAME: Final = {mutant.name: mutant for mutant in (*MUTANTS, *SUBMITTING)}
+assert len(BY_NAME) == len(MUTANTS) + len(SUBMITTING), "two mutants share a name"
