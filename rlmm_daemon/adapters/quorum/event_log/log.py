@@ -15,6 +15,7 @@ import structlog
 from rlmm_daemon.adapters.quorum.event_log.folding import Folding
 from rlmm_daemon.adapters.quorum.event_log.options import QuorumLogOptions, Spawn
 from rlmm_daemon.adapters.quorum.event_log.own_replica import OwnReplica
+from rlmm_daemon.adapters.quorum.event_log.shared_question import SharedQuestion
 from rlmm_daemon.adapters.quorum.event_log.submitter import Submitter
 from rlmm_daemon.adapters.quorum.handshake import Acceptor, Dialer, Plain
 from rlmm_daemon.adapters.quorum.node import Node
@@ -85,6 +86,7 @@ class QuorumLog:
         self.submitter = Submitter(clock, luck, self._options, lambda: self._node.replica.me.id)
         self.folding = Folding(self._options, self.submitter.hear)
         self._leader: ToLeader | None = None
+        self._end = SharedQuestion(self._ask_for_the_end)
         self._tasks: list[asyncio.Task[None]] = []
         self._sending: asyncio.Task[None] | None = None
         self._identity: LogIdentity | None = None
@@ -258,11 +260,14 @@ class QuorumLog:
         Raises:
             StorageUnavailable: no leader says where that ends, or this replica does not have it.
         """
+        end = await self._end.answer()
+        await self.folding.reached(end, timeout_seconds=self._options.reach_seconds)
+
+    async def _ask_for_the_end(self) -> int:
+        self.folding.require_whole()
         if self._leader is None:
             raise StorageUnavailable(f"this replica is not open: {self._replica.told()}")
-        self.folding.require_whole()
-        end = await self._leader.read_index()
-        await self.folding.reached(end, timeout_seconds=self._options.reach_seconds)
+        return await self._leader.read_index()
 
     async def _compare(self, partition: MetadataPartition, position: int, epoch: int) -> None:
         """Raise LogTruncated if what was read before a position is not what the log has there.
