@@ -9,6 +9,7 @@ import click
 from rlmm_daemon.cli.audit import order
 from rlmm_daemon.cli.doctor import report
 from rlmm_daemon.cli.group import Exit
+from rlmm_daemon.domain.errors import ConfigError
 from rlmm_daemon.observability.escape import escape_lines
 
 if TYPE_CHECKING:  # imported when it runs: it brings half of the daemon along
@@ -82,7 +83,9 @@ def command(file: str, *, execute: bool, **given: Any) -> None:
     properties = properties or _asked("The broker's server.properties", "--properties")
     broker = planning.read_broker(properties, given["broker_user"])
     present = planning.present(file)
-    kept = given["event_log"] or present.get("event_log")
+    kept = given["event_log"] or present.get("event_log") or "kafka"
+    if kept not in ("kafka", "embedded"):
+        raise ConfigError(f"{file}: event_log.kind = {kept!r} is none that setup knows")
     choices = Choices(
         event_log="embedded" if kept == "embedded" else "kafka",
         storage=_storage(given, present.get("storage")),

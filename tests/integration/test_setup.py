@@ -133,6 +133,15 @@ def test_a_file_that_is_wrong_ends_it_before_anything_is_written(host: Host):
     assert host.files() == before
 
 
+def test_a_log_of_a_kind_that_it_does_not_know_is_not_replaced(host: Host):
+    host.config.parent.mkdir()
+    host.config.write_text('[event_log]\nkind = "of-tomorrow"\n')
+    said = host.rlmm(*host.embedded[1:], "--execute")
+    assert said.exit_code == 78, said.output
+    assert "of-tomorrow" in said.output
+    assert host.rlmm(*host.embedded).exit_code == 0  # asked for, and shown
+
+
 def test_without_a_terminal_a_missing_answer_is_a_usage_error(host: Host):
     said = host.rlmm()
     assert said.exit_code == 2
