@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -138,8 +139,8 @@ def test_from_packages_to_a_consumer_that_reads_from_the_tier(host: Root, newer:
                 host.run(python, "-c", PRODUCE)
                 host.shell(command)
             elif command.startswith("rlmm doctor"):
-                until(lambda: host.try_("rlmm", "doctor"), "the doctor has nothing to say")
-                host.shell(command)
+                # The broker takes its time to be up, and the daemon asks it again after a pause.
+                until(partial(host.try_, "/bin/sh", "-c", command), command)
             else:
                 host.shell(f"cd /tmp; {command}")
         assert number <= STEPS_MAX
