@@ -38,7 +38,6 @@ from rlmm_daemon.daemon.operator.facts import StorageView
 from rlmm_daemon.daemon.operator.gauges import Gauges
 from rlmm_daemon.daemon.operator.memory import CopyingProcess
 from rlmm_daemon.daemon.operator.methods import Operator
-from rlmm_daemon.daemon.operator.recovering import Recovery, RecoveryOptions
 from rlmm_daemon.daemon.operator.standing import Standing, event_log_kind, storage_kind
 from rlmm_daemon.daemon.operator.topics import TopicLabels, Topics
 from rlmm_daemon.daemon.process.runtime import Runtime, Stopping, execute
@@ -58,6 +57,7 @@ from rlmm_daemon.wiring.options import (
     server_options_of,
 )
 from rlmm_daemon.wiring.page import page_room
+from rlmm_daemon.wiring.recovery import recovery_of
 
 logger = structlog.get_logger(__name__)
 
@@ -195,7 +195,7 @@ class Daemon:
             runtime=runtime,
             guard=self._guard,
             repair=adapters.repair_of(manager.log),
-            recovery=self._recovery(manager, copier),
+            recovery=recovery_of(config, manager, copier, bucket=bucket, clock=self._clock),
             removals=removals,
             left_behind=None if room else LeftBehind(manager, proof),
         )
@@ -386,22 +386,6 @@ class Daemon:
         if self._controllers is not None:
             self._runtime.on_reload("controllers' certificates", self._controllers.reload)
             self._runtime.spawn("controllers", self._controllers.observer.run())
-
-    def _recovery(self, manager: Manager, copier: Copier) -> Recovery | None:
-        if self._storage is None:
-            return None
-        config = self._config
-        delivery_seconds = manager.fleet.options.delivery_timeout_seconds
-        return Recovery(
-            manager,
-            self._storage.bucket,
-            RecoveryOptions(
-                broker_id=config.daemon.broker_id,
-                started_at_ms=self._clock.now_ms(),
-                patience_ms=round(1000 * (config.copy.deadline_seconds + delivery_seconds)),
-            ),
-            is_running=copier.is_running,
-        )
 
     def _storage_keeper(self, manager: Manager, view: ClusterView) -> StorageKeeper | None:
         if self._storage is None:
