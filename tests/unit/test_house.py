@@ -29,6 +29,7 @@ CONSTRUCTOR_MAX = 8
 #: Constructors that take more, and why.
 LARGE_CONSTRUCTORS: dict[str, str] = {
     "adapters/event_log/embedded/log.py EmbeddedLog": "seams, where it lies, and its file's shape",
+    "adapters/quorum/event_log/log.py QuorumLog": "seams, a replica, and how its members prove it",
     "adapters/kafka/event_log/fetcher.py PartitionFetcher": "one read position and all it feeds",
     "daemon/bucket/presence.py PresenceFile": "what the file says of its author, and its seams",
     "daemon/bucket/storage_keeper.py StorageKeeper": "joins bucket, log, cluster and process",

@@ -31,7 +31,7 @@ from rlmm_daemon.core.raft.messages import (
     Answer,
     Request,
 )
-from rlmm_daemon.core.raft.roles import Follower, Leader, Replica, Resigned, Timing
+from rlmm_daemon.core.raft.roles import Leader, Replica, Resigned, Timing
 from rlmm_daemon.core.raft.step import deadline, start, step
 from rlmm_daemon.core.raft.voters import Endpoint, VotersAt
 from rlmm_daemon.domain.errors import (
@@ -66,6 +66,8 @@ class Node:
         self, files: ReplicaFiles, links: Links, clock: Clock, options: NodeOptions
     ) -> None:
         self._files = files
+        #: `ReplicaFiles.read`, of what is committed: it may be beside all that this task does.
+        self.read = files.read
         self.links = links
         self._clock = clock
         self._luck = random.Random()  # noqa: S311 - of timers, so that two do not stand at once
@@ -141,28 +143,6 @@ class Node:
         token, waiting = self._reads.add()
         self._take(inputs.ReadAsked(token))
         return await waiting
-
-    async def read(self, offset: int, end: int, bytes_max: int) -> bytes:
-        """Return whole batches from the one at `offset` on, all before `end`, at least one.
-
-        None, where the log begins behind `offset`.
-
-        Raises:
-            LogCorrupt: no valid batch is where one was written.
-            OSError: not now.
-        """
-        return await self._files.read(offset, end, bytes_max)
-
-    @property
-    def hears(self) -> bool:
-        """Whether it leads, or its leader answered within the fetch timeout."""
-        match self.replica.role:
-            case Leader():
-                return True
-            case Follower(fetched=fetched, fetch_by=until):
-                return fetched and self._now().ms < until
-            case _:
-                return False
 
     def nudge(self) -> None:
         """Look whether something was submitted."""

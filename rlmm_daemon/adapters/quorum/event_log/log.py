@@ -79,7 +79,12 @@ class QuorumLog:
         self._cluster_id = cluster_id
         self._topic_id = TopicId(replica.topic_id)
         self._replica = OwnReplica(
-            disk, clock, replica, acceptor, dialer, probe_seconds=self._options.probe_seconds
+            disk,
+            clock,
+            replica,
+            acceptor=acceptor,
+            dialer=dialer,
+            probe_seconds=self._options.probe_seconds,
         )
         self._replica.on_node = self._attach
         self._replica.on_failure = self._fail
@@ -182,7 +187,7 @@ class QuorumLog:
                 batch = await self.folding.batch(partition, position)
                 position, epoch, due = batch.next_offset, batch.leader_epoch, False
                 yield batch
-            elif due and self._node.hears:
+            elif due and self._replica.hears:
                 due = False
                 yield LogBatch(
                     next_offset=position,

@@ -13,6 +13,7 @@ from rlmm_daemon.adapters.quorum.files.layout import Layout
 from rlmm_daemon.adapters.quorum.handshake import Acceptor, Dialer
 from rlmm_daemon.adapters.quorum.node import Node
 from rlmm_daemon.adapters.quorum.replica import ReplicaOptions, running
+from rlmm_daemon.core.raft.roles import Follower, Leader
 from rlmm_daemon.domain.errors import (
     ConfigError,
     HistoryLost,
@@ -35,9 +36,9 @@ class OwnReplica:
         disk: Disk,
         clock: Clock,
         options: ReplicaOptions,
+        *,
         acceptor: Acceptor,
         dialer: Dialer,
-        *,
         probe_seconds: float,
     ) -> None:
         self.node: Node | None = None
@@ -79,6 +80,19 @@ class OwnReplica:
         if self.node is None:
             raise StorageUnavailable(f"this replica is not open: {self._why}")
         return self.node
+
+    @property
+    def hears(self) -> bool:
+        """Whether it leads, or its leader answered within the fetch timeout."""
+        if self.node is None:
+            return False
+        match self.node.replica.role:
+            case Leader():
+                return True
+            case Follower(fetched=fetched, fetch_by=until):
+                return fetched and int(self._clock.monotonic() * 1000) < until
+            case _:
+                return False
 
     def told(self) -> str:
         """Return how it stands, for people."""

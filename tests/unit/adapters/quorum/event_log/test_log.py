@@ -141,8 +141,7 @@ async def test_a_replica_without_a_leader_reads_and_neither_beats_writes_nor_kno
                 await first(batches)
                 for number in (2, 3):
                     await quorum.kill(number)
-                node = log._node
-                await until(lambda: not node.hears)
+                await until(lambda: not log._replica.hears)
                 assert await beats(batches, seconds=0.2) <= 1
             assert await read(log, P0, 0, 1) == [(0, b"there")]
             assert await log.end_offsets([P0]) == {}
