@@ -43,7 +43,12 @@ FAILURES_SHOWN_MAX: Final = 3
 FURTHER_SEEDS: Final = 1500
 #: What has to happen in so many seeds of a scenario: one in which nothing happens finds nothing.
 HAPPENS_WITHIN_SEEDS: Final = 40
-HAPPENS: Final = {"operators": ("finished", "deleted", "judged", "compactions")}
+HAPPENS: Final = {
+    "operators": (
+        "finished", "deleted", "judged", "compactions", "night deletes", "held back",
+        "kept when due", "gone after a release", "gone by an approval",
+    )
+}  # fmt: skip
 #: A planted text that names what is not there any more ends each seed, and finds nothing.
 _BROKEN: Final = ("NameError", "AttributeError", "ImportError", "TypeError")
 

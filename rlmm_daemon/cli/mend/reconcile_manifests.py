@@ -18,7 +18,6 @@ from rlmm_daemon.cli.mend.reconcile_options import (
 from rlmm_daemon.cli.output import show_json, show_table
 from rlmm_daemon.config import Config, load
 from rlmm_daemon.config.loading import load_reconcile
-from rlmm_daemon.domain.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from rlmm_daemon.reconcile.act.quarantine import Manifest, Word
@@ -103,7 +102,7 @@ def hold(
 
     Waits for a run that deletes right now, and looks at each object, as restore does.
     """
-    from rlmm_daemon.reconcile.act import quarantine
+    from rlmm_daemon.reconcile.act import manifest_orders, quarantine
 
     daemon = load(load_reconcile(file, overrides).daemon_config)
     word = _word(reason)
@@ -112,7 +111,7 @@ def hold(
         return
 
     def held(known: "Manifest") -> "Manifest":
-        return known if known.held is not UNSET else msgspec.structs.replace(known, held=word)
+        return manifest_orders.held(known, word)
 
     changed = asyncio.run(
         _kept(daemon, lambda storage: quarantine.change(storage, manifest, held), as_json=as_json)
@@ -128,10 +127,10 @@ def release(
     manifest: str, *, execute: bool, file: str, overrides: tuple[str, ...], as_json: bool
 ) -> None:
     """Let a manifest that was held back be deleted when its quarantine is over."""
+    from rlmm_daemon.reconcile.act import manifest_orders
 
     def released(known: "Manifest") -> "Manifest":
-        _require_in_force(manifest, known)
-        return msgspec.structs.replace(known, held=UNSET)
+        return manifest_orders.released(known, manifest)
 
     daemon = load(load_reconcile(file, overrides).daemon_config)
     _say(daemon, manifest, "released", released, execute=execute, as_json=as_json)
@@ -156,13 +155,12 @@ def approve(
     Only that share is lifted. They still have to be condemned again, to be what they were, and to
     have been listed for the whole quarantine. Look at them first: rlmm reconcile findings.
     """
+    from rlmm_daemon.reconcile.act import manifest_orders
+
     word = _word(reason)
 
     def approved(known: "Manifest") -> "Manifest":
-        _require_in_force(manifest, known)
-        return (
-            known if known.approved is not UNSET else msgspec.structs.replace(known, approved=word)
-        )
+        return manifest_orders.approved(known, manifest, word)
 
     daemon = load(load_reconcile(file, overrides).daemon_config)
     _say(daemon, manifest, "approved", approved, execute=execute, as_json=as_json)
@@ -259,11 +257,6 @@ def _look(daemon: Config, name: str, manifest: "Manifest", verb: str, *, as_json
                 click.echo(f"and {len(gone) - len(rows):,} more (--json names them all)")
     if gone:
         raise click.exceptions.Exit(1)
-
-
-def _require_in_force(name: str, manifest: "Manifest") -> None:
-    if manifest.restored:
-        raise InvalidArgument(f"manifest {name!r} was restored: its objects stay for good")
 
 
 def _state(manifest: "Manifest", wait_ms: int) -> tuple[str, str]:

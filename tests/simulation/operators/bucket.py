@@ -82,6 +82,8 @@ class JudgedStorage(MemoryStorage):
         self._luck = life.rng(name)
         self._makes_marker = name == "storage"
         self.faults = faults
+        #: Whether the nightly job deletes by it.
+        self.by_night = False
         self._away_until = 0.0
 
     async def put_segment(
@@ -132,8 +134,8 @@ class JudgedStorage(MemoryStorage):
 
     def _remove(self, keys: Collection[str]) -> None:
         for key in keys:
-            if key in self.bucket.objects:
-                self._world.books.removed(key)
+            if (stored := self.bucket.objects.get(key)) is not None:
+                self._world.books.removed(key, stored.etag, by_night=self.by_night)
                 del self.bucket.objects[key]
 
     async def _reach(self) -> None:

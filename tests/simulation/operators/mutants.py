@@ -14,10 +14,10 @@ Two more are seen by `bucket/test_presence.py` alone: that a clone which was met
 first silence (both write so often that it is met again before anything is deleted), and that the
 first file which a life finds is its forerunner's (a copied log is found out before it is ready).
 
-Five are hunted no more until a seed meets them: that a night looks once (none of 200 to 520), that
-it asks no presence file (135 to 315), that a restore does not wait for the lease, that a clone
-leaves no hold, and that a presence file is written unread. Seeds that failed by themselves had
-passed for finds of theirs.
+Five are not hunted until a seed meets them: that a night looks once, that it asks no presence file,
+that a restore does not wait for the lease, that a clone leaves no hold, and that a presence file is
+written unread. They were given up while objects lay in each bucket before its first marker, so that
+a hold kept everything from every night.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
         "rlmm_daemon.core.readiness.follower_losses",
         "    if not given.gaps or one.failure is not None:\n        return one\n",
         "    if True:\n        return one\n",
-        seeds=9,
+        seeds=3,
         first=10,
     ),
     _planted(
@@ -55,7 +55,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
         "        whole = await self.history.drop(loaded.fold, reason, same_log=loaded.same_log)\n",
         "        whole = True\n",
         seeds=2,
-        first=383,
+        first=47,
     ),
     _planted(
         "positions_need_no_confirmation",
@@ -70,8 +70,8 @@ MUTANTS: Final[Sequence[Mutant]] = (
         "rlmm_daemon.daemon.operator.mending",
         "        if self._recovery is None:\n            for each in missing:\n",
         "        if True:\n            for each in missing:\n",
-        seeds=5,
-        first=13,
+        seeds=2,
+        first=29,
     ),
     _planted(
         "night_spares_nothing",
@@ -104,8 +104,8 @@ MUTANTS: Final[Sequence[Mutant]] = (
         "rlmm_daemon.daemon.bucket.bucket",
         "        return made if self._past is None else await self._held_if_used(made, identity)\n",
         "        return made\n",
-        seeds=5,
-        first=110,
+        seeds=2,
+        first=81,
     ),
     _planted(
         "holds_bind_nobody",
@@ -113,7 +113,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
         "            return hold\n",
         "            return None\n",
         seeds=2,
-        first=112,
+        first=12,
     ),
     _planted(
         "acceptance_leaves_no_hold",
@@ -146,5 +146,45 @@ MUTANTS: Final[Sequence[Mutant]] = (
         "        return\n",
         seeds=1,
         first=1367,
+    ),
+    _planted(
+        "hold_of_a_manifest_binds_nobody",
+        "rlmm_daemon.reconcile.act.quarantine",
+        '        return "" if self.held is UNSET else "its manifest is held back"\n',
+        '        return ""\n',
+        seeds=2,
+        first=69,
+    ),
+    _planted(
+        "release_approves",
+        "rlmm_daemon.reconcile.act.manifest_orders",
+        "    return msgspec.structs.replace(manifest, held=UNSET)\n",
+        "    return msgspec.structs.replace(manifest, held=UNSET, approved=manifest.held)\n",
+        seeds=10,
+        first=0,
+    ),
+    _planted(
+        "release_releases_nothing",
+        "rlmm_daemon.reconcile.act.manifest_orders",
+        "    return msgspec.structs.replace(manifest, held=UNSET)\n",
+        "    return manifest\n",
+        seeds=2,
+        first=0,
+    ),
+    _planted(
+        "one_approval_is_for_all",
+        "rlmm_daemon.reconcile.act.quarantine",
+        "        if manifest.approved is not UNSET\n",
+        "        if any(each.approved is not UNSET for each in manifests.values())\n",
+        seeds=2,
+        first=0,
+    ),
+    _planted(
+        "approval_lets_nothing_go",
+        "rlmm_daemon.reconcile.act.quarantine",
+        "    let = [entry for entry in due if entry.identity in free][: safety.objects_max]\n",
+        "    let = list[Entry]()\n",
+        seeds=2,
+        first=0,
     ),
 )

@@ -54,6 +54,8 @@ SAFETY: Final = msgspec.structs.replace(
     batch_objects=2,
     deletes_per_second_max=2,
 )
+#: Of these buckets that is less than one object: each of them needs an approval.
+TIGHT_SHARE: Final = 0.001
 
 
 class _Absent:
@@ -83,7 +85,7 @@ def _modules() -> SimpleNamespace:
     names = (
         "control", "errors", "act.evidence", "act.deletions", "judge.guards", "act.last_look",
         "act.lease", "read.listing", "read.log_files", "read.log_reading", "act.quarantine",
-        "storage_time", "read.late_events",
+        "storage_time", "read.late_events", "act.manifest_orders",
     )  # fmt: skip
     modules = (importlib.import_module(f"rlmm_daemon.reconcile.{name}") for name in names)
     job = SimpleNamespace(**{module.__name__.rpartition(".")[2]: module for module in modules})
@@ -252,6 +254,9 @@ class Night:
     def __init__(self, daemon: "Daemon") -> None:
         self._life, self._world = daemon.life, daemon.world
         self._config = offline.config()
+        self._books = self._world.books
+        share = TIGHT_SHARE if self._books.tight else SAFETY.share_max
+        self._safety = msgspec.structs.replace(SAFETY, share_max=share)
         self._runs = 0
         self.counts: dict[str, int] = {}
 
@@ -396,8 +401,9 @@ class Night:
     async def _act(self, planned: "_Planned", storage: Any, clock: Any, read: Read) -> None:
         """Do what `acting.Actor` does: all of it under the lease, by the manifests of then."""
         name, started_ms = planned.name, planned.started_ms
+        storage.by_night = True
         holder = job.lease.Holder(
-            storage, owner=name, seconds=SAFETY.lease_seconds, now_ms=clock.now_ms
+            storage, owner=name, seconds=self._safety.lease_seconds, now_ms=clock.now_ms
         )
         await holder.acquire()
         look = job.last_look.LastLook(self._config, storage, started_ms=started_ms)
@@ -405,16 +411,21 @@ class Night:
             self._config,
             storage,
             holder,
-            safety=SAFETY,
+            safety=self._safety,
             ends={n: known.end for n, known in read.view.ranges.items()},
             look=look,
             audit=self._audit,
         )
         try:
+            let = self._books.manifests.let
             manifests = (await look()).manifests
             plan = job.quarantine.plan(
-                planned.condemned, manifests, planned.totals, SAFETY, now_ms=started_ms
+                planned.condemned, manifests, planned.totals, self._safety, now_ms=started_ms
             )
+            due = job.quarantine.over(manifests, self._safety, started_ms)
+            said = self._books.manifests.planned(planned.condemned, plan.delete, due, let)
+            if said:
+                self._books.fail(said)
             await executor.delete(plan.delete)
             made = job.quarantine.manifests_of(name, holder.fence, started_ms, plan.quarantine)
             for each, manifest in job.quarantine.named(made).items():

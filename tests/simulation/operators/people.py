@@ -12,15 +12,13 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
-import msgspec
-
 from rlmm_daemon.codec import records
 from rlmm_daemon.codec.marker import MARKER_KEY
 from rlmm_daemon.daemon.base.caller import Caller
 from rlmm_daemon.domain.errors import InvalidArgument, RefusedError, RlmmError
 from rlmm_daemon.domain.ids import TopicId, uuid_bytes, uuid_text
 from rlmm_daemon.domain.segment import SegmentMetadata
-from tests.simulation.operators import offline
+from tests.simulation.operators import manifest_orders, offline
 from tests.simulation.operators.daemon import Daemon
 from tests.simulation.operators.night import job
 from tests.simulation.operators.rot import Rot
@@ -30,8 +28,13 @@ from tests.simulation.operators.truth import Books, Segment
 TYPING_SECONDS: Final = 1.0
 #: How often somebody with nothing else to do ends a hold.
 TIDY_SHARE: Final = 0.15
-#: How often somebody who sees a night at work restores a manifest.
+#: How often somebody who sees a night at work restores a manifest, or holds it back.
 SPARING_SHARE: Final = 0.3
+#: Who keeps a manifest restores it so often, for good; else it is held back.
+FOR_GOOD_SHARE: Final = 0.3
+#: How often somebody who sees none lets one go, and how often that is one that is held back.
+LETTING_SHARE: Final = 0.3
+RELEASING_SHARE: Final = 0.5
 #: Who restores waits for the next renewal of the lease, for so many looks.
 RENEWAL_LOOKS: Final = 100
 RENEWAL_LOOK_SECONDS: Final = 0.02
@@ -111,11 +114,25 @@ class Person:
         await self.type(f"rlmm partition end-hold {hold} --execute")
 
     async def spare(self) -> None:
-        """Restore a manifest while a night is at work."""
+        """Keep a manifest from a night that is at work, or let one go."""
         manifests = self._manifests()
-        if manifests and await self._is_night() and self.rng.random() < SPARING_SHARE:
+        if not manifests:
+            return
+        manifest = self.rng.choice(manifests)
+        if not await self._is_night():
+            if self.rng.random() < LETTING_SHARE:
+                held = self.books.manifests.held.keys() & manifests
+                if held and self.rng.random() < RELEASING_SHARE:
+                    manifest, verb = self.rng.choice(sorted(held)), "release"
+                else:
+                    verb = self.rng.choice(["release", "approve", "approve", "approve"])
+                await self.type(f"rlmm reconcile {verb} {manifest} --execute")
+        elif self.rng.random() < SPARING_SHARE:
             await self._renewal()
-            await self.type(f"rlmm reconcile restore {self.rng.choice(manifests)}")
+            if self.rng.random() < FOR_GOOD_SHARE:
+                await self.type(f"rlmm reconcile restore {manifest}")
+            else:
+                await self.type(f"rlmm reconcile hold {manifest} --execute")
 
     async def _renewal(self) -> None:
         """Wait until the night renews its lease: it has looked at all, and is about to delete."""
@@ -235,9 +252,9 @@ class Person:
                 f"rlmm storage rebuild-marker{execute}",
                 "rlmm drain" if rng.random() < 0.1 else "rlmm snapshot now",
                 f"rlmm reconcile restore {manifest}",
-                f"rlmm reconcile hold {manifest}",
-                f"rlmm reconcile release {manifest}",
-                f"rlmm reconcile approve {manifest}",
+                f"rlmm reconcile hold {manifest}{execute}",
+                f"rlmm reconcile release {manifest}{execute}",
+                f"rlmm reconcile approve {manifest}{execute}",
                 "rlmm reconcile break-lease" if rng.random() < 0.3 else "rlmm log repair",
                 f"rlmm delete {rng.randrange(len(books.segments) + 1)}",
                 f"rlmm copy {rng.randrange(len(books.segments) + 1)}",
@@ -387,56 +404,6 @@ async def _copy(person: Person, words: Words) -> Any:
     )
 
 
-async def _kept(person: Person, words: Words, **changed: Any) -> Any:
-    """Do what `reconcile restore` and `hold` do; from their answer on nothing of it goes."""
-    del person
-    async with job.control.opened(offline.config()) as storage:
-        manifest = await job.quarantine.change(
-            storage, words[0], lambda known: msgspec.structs.replace(known, **changed)
-        )
-        clock = await job.storage_time.read(storage)
-        await job.lease.wait_out(storage, clock.now_ms)
-        return manifest
-
-
-def _spared(person: Person, manifest: Any) -> None:
-    """What is there as it was when an order to spare it is answered stays for good."""
-    objects = person.daemon.world.bucket.objects
-    for entry in manifest.entries:
-        stored = objects.get(entry.key)
-        if stored is not None and stored.etag == entry.etag:
-            person.books.spared.add(entry.key)
-
-
-async def _restore(person: Person, words: Words) -> Any:
-    manifest = await _kept(person, words, restored=True)
-    _spared(person, manifest)
-    return len(manifest.entries)
-
-
-async def _hold(person: Person, words: Words) -> Any:
-    word = job.quarantine.Word(by="somebody", at_ms=0)
-    manifest = await _kept(person, words, held=word)
-    return len(manifest.entries)
-
-
-async def _release(person: Person, words: Words) -> Any:
-    del person
-    return await _changed(words[0], held=msgspec.UNSET)
-
-
-async def _approve(person: Person, words: Words) -> Any:
-    del person
-    return await _changed(words[0], approved=job.quarantine.Word(by="somebody", at_ms=0))
-
-
-async def _changed(name: str, **changed: Any) -> Any:
-    async with job.control.opened(offline.config()) as storage:
-        await job.quarantine.change(
-            storage, name, lambda known: msgspec.structs.replace(known, **changed)
-        )
-
-
 async def _accept_record(person: Person, words: Words) -> Any:
     """Accept a record that is no event: none here is, so nothing may come of it."""
     record = job.control.AcceptedRecord(
@@ -490,10 +457,10 @@ ORDERS: Final[Mapping[str, Order]] = {
     "purge": _purge,
     "drain": _drain,
     "storage rebuild-marker": _rebuild_marker,
-    "reconcile restore": _restore,
-    "reconcile hold": _hold,
-    "reconcile release": _release,
-    "reconcile approve": _approve,
+    "reconcile restore": manifest_orders.restore,
+    "reconcile hold": manifest_orders.hold,
+    "reconcile release": manifest_orders.release,
+    "reconcile approve": manifest_orders.approve,
     "reconcile accept-record": _accept_record,
     "reconcile break-lease": _break_lease,
     "delete": _delete,

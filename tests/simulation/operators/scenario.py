@@ -75,6 +75,10 @@ class Manners:
     sparing: bool
     #: Nobody looks before the last life: the log loses its end, and nights go on beside that.
     unwatched: bool
+    #: A night's share has room for nothing: whatever it deletes needs an approval.
+    tight: bool
+    #: Objects lie in the bucket before its first marker, which then holds everything.
+    littered: bool
 
     @classmethod
     def draw(cls, seed: int) -> "Manners":
@@ -87,6 +91,8 @@ class Manners:
             hasty=rng.random() < 0.4,
             sparing=rng.random() < 0.4,
             unwatched=rng.random() < 0.08,
+            tight=rng.random() < 0.4,
+            littered=rng.random() < 0.3,
         )
         if not drawn.unwatched:
             return drawn
@@ -122,6 +128,7 @@ class OperatorsScenario:
             "given_up": sum(e.lost and e.finished and not e.unwanted for e in self.books.segments),
             "risen": len(self.books.risen_segments),
             "judged": self.books.judged,
+            **self.books.manifests.counts,
             **self.counts,
             **self.rot.counts,
             **self.calamity.counts,
@@ -184,7 +191,8 @@ class OperatorsScenario:
         if life.number and not stopped.is_under_way(life.disk.platter):
             self._strike(life)
         install_broker(life, self.world)
-        self.world.stray(life.rng("stray"), life)
+        if life.number or self.manners.littered:
+            self.world.stray(life.rng("stray"), life)
         self.world.land(life.rng("landing"), life.loop)
         try:
             with (
@@ -442,5 +450,6 @@ class OperatorsScenario:
 
 def scenario(seed: int, swarm: Swarm) -> OperatorsScenario:
     """Return the scenario of one seed."""
-    books = Books(partition_count=swarm.partitions)
-    return OperatorsScenario(seed, swarm, Manners.draw(seed), World(books), Clone.draw(seed, swarm))
+    manners = Manners.draw(seed)
+    books = Books(partition_count=swarm.partitions, tight=manners.tight)
+    return OperatorsScenario(seed, swarm, manners, World(books), Clone.draw(seed, swarm))

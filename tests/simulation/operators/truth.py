@@ -25,6 +25,7 @@ from rlmm_daemon.domain.ids import (
 )
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
 from rlmm_daemon.ports.storage import ObjectKind
+from tests.simulation.operators.manifests import Manifests
 
 BROKER = BrokerId(1)
 TOPICS = 2
@@ -113,8 +114,10 @@ class Books:
     judged: int = 0
     #: Deleted segments that the log shows as finished, since their end is lost.
     risen_segments: set[SegmentId] = field(default_factory=set)
-    #: Objects that an operator had spared: their manifest was restored.
-    spared: set[str] = field(default_factory=set)
+    #: What operators said of the nightly job's manifests.
+    manifests: Manifests = field(default_factory=Manifests)
+    #: Whether a night's share has room for nothing: what it deletes was approved.
+    tight: bool = False
     #: Metadata partitions with damage to their log that were not ready since.
     wounded: set[int] = field(default_factory=set)
 
@@ -209,12 +212,15 @@ class Books:
         """Note what does not hold; the first one counts."""
         self.violation = self.violation or what
 
-    def removed(self, key: str) -> None:
+    def removed(self, key: str, etag: str, *, by_night: bool) -> None:
         """An object that was there goes."""
         parsed = parse_key(LAYOUT, key)
         swept = parsed is not None and parsed.partition.topic_id in self.gone | self.purged
-        if key in self.spared and not swept and key not in self._asked_for():
-            self.fail(f"{key} goes, and its manifest was restored")
+        why = self.manifests.why_kept(key)
+        if why and (by_night or not (swept or key in self._asked_for())):
+            self.fail(f"{key} goes, and {why}")
+        if by_night and (why := self.manifests.deleted(key, etag, tight=self.tight)):
+            self.fail(f"{key} goes by a night, and {why}")
         if parsed is None:
             return
         self.judged += 1
