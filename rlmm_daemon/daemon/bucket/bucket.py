@@ -213,6 +213,7 @@ class Bucket(LiveMarker):
             with self._told_if_silent():
                 control = await self.storage.get_control(MARKER_KEY)
             memory = await remembered(self._past, identity.cluster_id)
+            self._kept = memory.kept
             if control is None:
                 present = await self._made(identity, memory.kept)
             else:

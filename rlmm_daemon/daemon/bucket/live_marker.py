@@ -73,6 +73,8 @@ class LiveMarker:
         self.storage = storage
         self.name = name
         self._marker: BucketMarker | None = None
+        #: And as an earlier life kept it; before `open` returned, others look by that.
+        self._kept: BucketMarker | None = None
         self._identity: BucketIdentity | None = None
         #: None where the opener vouches that a storage without a marker was never used.
         self._past: StoragePast | None = None
@@ -150,7 +152,7 @@ class LiveMarker:
 
     async def _take_whole(self, present: BucketMarker, control: ControlObject) -> None:
         """Go on with a marker, and write back into an older one what was accepted since."""
-        whole = as_younger(present, self._marker)
+        whole = as_younger(present, self._marker or self._kept)
         await self._take(whole)
         if whole is not present:
             with suppress(Conflict):  # the next look tries again
@@ -176,9 +178,8 @@ class LiveMarker:
         ):
             self._refuse(*wrong)
             return False
-        if self._marker is not None and (
-            why := why_remade(rows_of(self._marker), rows_of(present))
-        ):
+        known = self._marker or self._kept
+        if known is not None and (why := why_remade(rows_of(known), rows_of(present))):
             self._refuse(MarkerReason.REMADE, why)
             return False
         return True

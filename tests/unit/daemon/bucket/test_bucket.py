@@ -526,6 +526,20 @@ async def test_a_marker_with_other_numbers_than_the_copy_is_refused_and_left_alo
     assert shared.objects[marker.MARKER_KEY] is raw
 
 
+async def test_a_marker_that_the_start_refused_is_taken_up_by_no_order(shared):
+    """A delete looked once more, without the copy, and found every object absent."""
+    past = Past()
+    await bucket(shared, "old").open(IDENTITY, past)
+    del shared.objects[marker.MARKER_KEY]
+    await bucket(shared, "new").open(IDENTITY)
+    one = bucket(shared, "old")
+    await settled(one, past)
+    for _ in range(2):
+        with pytest.raises(StorageUnavailable, match="layout 1 was"):
+            await one.confirm()
+    assert one.marker is None
+
+
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
