@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.brisk import brisk
 from tests.support.failures import FAILURES, Failure
 from tests.support.fork_server import ForkServer
 from tests.support.recovery_walk import CONFIGURATION, Walk, configuration
@@ -18,7 +19,7 @@ WALKS = Path(__file__).with_name("recovery_walks.txt")
 
 @pytest.fixture
 def it(tmp_path: Path, forks: ForkServer) -> Iterator[Stocked]:
-    stocked = make(tmp_path, forks, config=configuration(tmp_path))
+    stocked = make(tmp_path, brisk(forks), config=configuration(tmp_path))
     with stocked.daemon:
         stocked.stock()
         yield stocked

@@ -6,9 +6,9 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 import msgspec
 import pytest
@@ -43,6 +43,8 @@ class Failure:
     make: Callable[[Stocked], Hands | None]
     #: Commands that there are no means for.
     cannot: Sequence[str] = field(default=())
+    #: Starts a daemon that has it again, on a copy of what it left behind; else as `make`.
+    again: Callable[[Stocked], Hands | None] = Stocked.start
 
 
 def without_snapshots(it: Stocked) -> None:
@@ -260,6 +262,10 @@ def log_of_another_cluster(it: Stocked) -> Hands:
 
 def log_without_a_state(it: Stocked) -> None:
     assert it.daemon.stop() == 0
+    start_without_the_log_s_state(it)
+
+
+def start_without_the_log_s_state(it: Stocked) -> None:
     (it.log_dir / "state.json").unlink()
     it.start()
 
@@ -362,11 +368,21 @@ def state_file(name: str) -> Callable[[Stocked], None]:
 
     def make_it(it: Stocked) -> None:
         assert it.daemon.stop() == 0
-        path = it.state_dir / name
-        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-        it.start()
+        half_of(name)(it)
 
     return make_it
+
+
+def half_of(name: str) -> Callable[[Stocked], None]:
+    def have_it(it: Stocked) -> None:
+        path = it.state_dir / name
+        half = path.read_bytes()[: path.stat().st_size // 2]
+        path.write_bytes(half)
+        it.start()
+        if name == "marker.json":  # it is written anew in a while, once the bucket's is
+            eventually(lambda: path.read_bytes() != half)
+
+    return have_it
 
 
 # The log as a whole.
@@ -374,11 +390,24 @@ def state_file(name: str) -> Callable[[Stocked], None]:
 
 def log_in_use_elsewhere(it: Stocked) -> Hands:
     assert it.daemon.stop() == 0
-    held = ExitStack()
-    lock = held.enter_context((it.log_dir / "lock").open("ab"))
-    fcntl.flock(lock, fcntl.LOCK_EX)
+    return start_beside_a_lock(it)
+
+
+#: The lock of the last daemon that was started beside one.
+_LOCKS: Final[list[int]] = []
+
+
+def start_beside_a_lock(it: Stocked) -> Hands:
+    free_log()
+    _LOCKS.append(os.open(it.log_dir / "lock", os.O_RDWR))
+    fcntl.flock(_LOCKS[0], fcntl.LOCK_EX)
     it.start()
-    return {"another process has the event log": held.close}
+    return {"another process has the event log": free_log}
+
+
+def free_log() -> None:
+    while _LOCKS:
+        os.close(_LOCKS.pop())
 
 
 def log_whose_disk_hangs(it: Stocked) -> Hands:
@@ -416,9 +445,21 @@ def marker_that_cannot_be_read(it: Stocked) -> Hands:
 def acceptance_that_cannot_be_written(it: Stocked) -> Hands:
     log_gone_without_snapshots(it)
     back = away(it)
+    accept_all(it)
+    return {"storage root": back}
+
+
+def accept_once_more(it: Stocked) -> None:
+    """A daemon that was killed meanwhile has made a log, and asks again."""
+    shutil.rmtree(it.log_dir)
+    it.start()
+    accept_all(it)
+
+
+def accept_all(it: Stocked) -> None:
+    eventually(lambda: it.explain(0)["cause"], lambda cause: cause == "log_missing")
     run = it.rlmm("partition", "accept-loss", "--all", "--yes")
     assert run.exit_code == 0, run.output
-    return {"storage root": back}
 
 
 # The bucket.
@@ -467,9 +508,22 @@ def marker_replaced(change: Callable[[bytes], bytes], words: str) -> Callable[[S
 
 
 def marker_removed_meanwhile(it: Stocked) -> None:
+    shutil.copy2(marker_of(it), it.daemon.directory / "marker.json")
+    remove_marker(it)
+
+
+def start_and_remove_marker(it: Stocked) -> None:
+    shutil.copy2(it.daemon.directory / "marker.json", marker_of(it))
+    it.start()
+    remove_marker(it)
+
+
+def remove_marker(it: Stocked) -> None:
     marker_of(it).unlink()
+    segment = it.next(1)
+    fresh = msgspec.structs.replace(segment.metadata, segment_id=SegmentId(os.urandom(16)))
     with it.daemon.client(timeout_seconds=3.0) as client, pytest.raises(StorageUnavailable):
-        client.copy_segment(it.next(0).metadata, it.next(0).files)
+        client.copy_segment(fresh, segment.files)
 
 
 def storage_not_mounted(it: Stocked) -> Hands:
@@ -579,6 +633,7 @@ FAILURES: Sequence[Failure] = (
         cause="log_not_open",
         says="another process",
         make=log_in_use_elsewhere,
+        again=start_beside_a_lock,
     ),
     Failure(
         name="a log whose disk hangs",
@@ -596,6 +651,7 @@ FAILURES: Sequence[Failure] = (
         cause="log_not_open",
         says="accepted loss",
         make=acceptance_that_cannot_be_written,
+        again=accept_once_more,
     ),
     Failure(
         name="a list of lost segments of a newer version",
@@ -608,7 +664,7 @@ FAILURES: Sequence[Failure] = (
         make=list_that_is_damaged,
     ),
     *(
-        Failure(name=f"a damaged {name}", cause=None, make=state_file(name))
+        Failure(name=f"a damaged {name}", cause=None, make=state_file(name), again=half_of(name))
         for name in ("positions.json", "announced.json", "marker.json")
     ),
     Failure(
@@ -636,6 +692,7 @@ FAILURES: Sequence[Failure] = (
         name="a marker that is removed meanwhile",
         cause="storage_trouble",
         make=marker_removed_meanwhile,
+        again=start_and_remove_marker,
     ),
     Failure(name="a bucket whose marker is gone", cause="storage_trouble", make=marker_removed),
     Failure(name="a bucket whose marker is damaged", cause="storage_trouble", make=marker_damaged),

@@ -103,7 +103,7 @@ def serve() -> None:
 def _become(launch: Launch) -> None:
     """Be the daemon from here on; never returns."""
     from rlmm_daemon.cli import main  # noqa: PLC0415 - the server's side only
-    from tests.support import full_disk  # noqa: PLC0415 - the server's side only
+    from tests.support import brisk, full_disk  # noqa: PLC0415 - the server's side only
 
     code = 1
     try:
@@ -116,6 +116,8 @@ def _become(launch: Launch) -> None:
             os.dup2(source, target)
         if full := launch.environment.get(full_disk.VARIABLE):
             full_disk.install(*full.split("="))
+        if brisk.VARIABLE in launch.environment:
+            brisk.install()
         main(list(launch.arguments))
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else 1

@@ -180,6 +180,11 @@ class Stocked:
         found = [json.loads(line) for line in text if line.startswith("{")]
         return [line for line in found if line["event"] == event]
 
+    @property
+    def holds(self) -> int:
+        """How often the daemon put a hold on everything, over all its starts."""
+        return self.daemon.output.read_text(errors="replace").count("all objects are held")
+
     # The admin port.
 
     def admin(self, path: str) -> tuple[int, str]:

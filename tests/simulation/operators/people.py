@@ -443,6 +443,7 @@ NOT_TYPED: Final[Mapping[str, str]] = {
         "no daemon keeps its log in a quorum yet: `simulation.quorum`",
     ),
     "config from-properties": "writes a configuration",
+    "setup": "writes a configuration",
 }
 #: Command -> what it calls.
 ORDERS: Final[Mapping[str, Order]] = {
