@@ -85,6 +85,7 @@ ELSEWHERE: Mapping[str, str] = MappingProxyType(
         "quorum run": "it is a replica, which no daemon uses yet",
         "quorum format": "integration/test_quorum_processes.py: of a replica's own directory",
         "quorum add": "integration/test_quorum_processes.py",
+        "quorum user": "integration/test_quorum_processes.py",
         "quorum remove": "integration/test_quorum_processes.py",
         "quorum force-voters": "integration/test_quorum_processes.py",
     }

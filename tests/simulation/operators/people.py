@@ -439,7 +439,14 @@ NOT_TYPED: Final[Mapping[str, str]] = {
     "reconcile run": "a timer runs it: `night`",
     "run": "each life is one",
     **dict.fromkeys(
-        ("quorum run", "quorum format", "quorum add", "quorum remove", "quorum force-voters"),
+        (
+            "quorum run",
+            "quorum format",
+            "quorum add",
+            "quorum remove",
+            "quorum force-voters",
+            "quorum user",
+        ),
         "no daemon keeps its log in a quorum yet: `simulation.quorum`",
     ),
     "config from-properties": "writes a configuration",
