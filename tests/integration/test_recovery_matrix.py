@@ -46,6 +46,7 @@ SELDOM = frozenset(
         "another log in its place, and no snapshots",
         "a damaged positions.json",
         "a damaged announced.json",
+        "a damaged marker.json",  # its hold is written in two steps
         "a bucket of a newer version",
         # They wait a second for the log at each command.
         "a log whose disk hangs",

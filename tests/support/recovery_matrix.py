@@ -339,7 +339,7 @@ def _options(words: Sequence[str]) -> set[str]:
 
 #: What a daemon writes by itself at any moment, or what says nothing.
 _OWN: Final = re.compile(
-    r"(^|/)(lock|[a-z-]+\.lock|(locks|attempts)/.*|daemons/.*|announced\.json|positions\.json|.*\.tmp|.*\.sock|daemon\.log)$"
+    r"(^|/)(lock|[a-z-]+\.lock|(locks|attempts)/.*|daemons/.*|announced\.json|positions\.json|state/marker\.json|.*\.tmp|.*\.sock|daemon\.log)$"
 )
 
 
