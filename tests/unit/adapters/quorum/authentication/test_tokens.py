@@ -176,9 +176,10 @@ async def test_a_connection_lasts_no_longer_than_its_token(tmp_path, provider, k
     monkeypatch.setattr(tokens, "_LEEWAY_SECONDS", 0.0)
     step = acceptor(keys)
     async with serving(step) as at:
-        link = Link(await dialer(tmp_path, provider.token(exp=now() + 2)).dial(at))
+        stream = await dialer(tmp_path, provider.token(exp=now() + 2)).dial(at)
         with pytest.raises((EOFError, OSError)):
-            await asking_on(link)
+            await asking_on(Link(stream))
+        stream.abort()
         stream = await dialer(tmp_path, provider.token(exp=now() + 2)).dial(at)
         link = Link(stream)
         await link.greet()
