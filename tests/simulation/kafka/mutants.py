@@ -28,7 +28,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
         new="                    confirmed=True,\n",
         seeds=40,
         scenario=_SCENARIO,
-        first=53,
+        first=76,
     ),
     Mutant(
         name="dropped_fold_not_written_down",
@@ -115,7 +115,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
         new="            busy = follower.writer.in_flight\n",
         seeds=1,
         scenario=_SCENARIO,
-        first=1176,
+        first=601,
     ),
     Mutant(  # an effect out of order
         name="position_forgotten_before_its_fold_is_written_down",
