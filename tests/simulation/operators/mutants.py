@@ -89,7 +89,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
         "        for segment in gone:\n",
         "        for segment in ():\n",
         seeds=2,
-        first=3,
+        first=65,
     ),
     _planted(
         "marker_is_made_anew",
@@ -113,7 +113,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
         "            return hold\n",
         "            return None\n",
         seeds=2,
-        first=12,
+        first=197,
     ),
     _planted(
         "acceptance_leaves_no_hold",
@@ -129,7 +129,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
         "        bucket.unwritten.append(accepted)\n"
         "        return accepted\n",
         seeds=2,
-        first=80,
+        first=94,
     ),
     _planted(
         "accepts_before_anybody_looked",
