@@ -72,7 +72,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def minutes(self) -> int:
         """How long the fault of the test lasts."""
-        number, unit = re.fullmatch(r"(\d+)([mhd])", self.lasting).groups()  # type: ignore[union-attr]  # tested
+        number, unit = self.lasting[:-1], self.lasting[-1]
         return int(number) * _MINUTES[unit] + MARGIN_MINUTES
 
     @property

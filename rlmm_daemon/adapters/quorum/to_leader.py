@@ -1,4 +1,4 @@
-"""Whoever leads, as one of its quorum's members asks it: in this process, or over the wire.
+"""Questions of a quorum's member to its leader: in this process, or over the wire.
 
 A member's replica knows the leader and its address: nobody has to be asked for them.
 """

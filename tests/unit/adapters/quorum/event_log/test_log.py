@@ -118,7 +118,7 @@ async def test_leaders_that_end_while_records_are_on_their_way_lose_and_repeat_n
             await log.open(create=True)
             offsets: dict[bytes, int] = {}
             for begin in range(0, 90, 30):
-                writing = asyncio.create_task(appended(log, numbered(30, begin)))  # noqa: TID251
+                writing = asyncio.create_task(appended(log, numbered(30, begin)))  # noqa: TID251 - awaited below
                 leader = await quorum.until_led()
                 await quorum.kill(leader)
                 offsets |= await writing

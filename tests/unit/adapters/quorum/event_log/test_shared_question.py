@@ -42,7 +42,7 @@ async def test_who_comes_while_a_question_is_under_way_shares_the_next_one() -> 
 
 def begun(question: SharedQuestion, count: int) -> list[asyncio.Future[int]]:
     """Ask so often; of several, the first one asks alone, and the others share one question."""
-    return [asyncio.ensure_future(question.answer()) for _ in range(count)]  # noqa: TID251
+    return [asyncio.ensure_future(question.answer()) for _ in range(count)]  # noqa: TID251 - the test awaits them all
 
 
 async def test_what_a_question_met_is_told_to_all_and_the_next_one_is_sent() -> None:
@@ -64,7 +64,7 @@ async def test_what_a_question_met_is_told_to_all_and_the_next_one_is_sent() -> 
 
 
 @pytest.mark.parametrize("is_sent", [False, True])
-async def test_one_that_asks_for_all_and_leaves_lets_them_ask_again(is_sent: bool) -> None:  # noqa: FBT001
+async def test_one_that_asks_for_all_and_leaves_lets_them_ask_again(*, is_sent: bool) -> None:
     leader = Leader()
     question = SharedQuestion(leader.ask)
     early, leaves, stays = begun(question, 3)
