@@ -11,8 +11,8 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -279,9 +279,20 @@ async def mixed(home: Path, ours: tuple[int, ...] = (3,)) -> AsyncIterator[Mixed
 
 
 def log_of(directory: Path) -> Mapping[int, bytes]:
-    """Return each whole batch of a log, by its first offset, as it stands in the files."""
+    """Return each whole batch of a log, by its first offset, as it stands in the files.
+
+    The replica that owns them may be alive, and gives a log up file by file when it takes a
+    snapshot in its place: a file that is gone between our look and our reading makes us look anew.
+    """
+    for _ in range(100):
+        with suppress(FileNotFoundError):
+            return _batches_in(sorted(directory.glob("*.log")))
+    raise AssertionError(f"{directory}: its files go each time that they were listed")
+
+
+def _batches_in(files: Sequence[Path]) -> Mapping[int, bytes]:
     found: dict[int, bytes] = {}
-    for path in sorted(directory.glob("*.log")):
+    for path in files:
         data = path.read_bytes()
         try:
             for batch in batches.split(data):
