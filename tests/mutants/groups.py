@@ -109,6 +109,8 @@ GROUPS: Final = {
         ),
         tests=(
             "tests/unit/reconcile/act/test_deletions.py",
+            "tests/unit/reconcile/act/test_steps.py",
+            "tests/reconcile/test_driver.py",
             "tests/reconcile/test_executing.py",
         ),
     ),

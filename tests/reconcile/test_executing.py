@@ -16,14 +16,14 @@ from rlmm_daemon.adapters.storage.local import LocalStorage
 from rlmm_daemon.cli.group import main as rlmm
 from rlmm_daemon.codec import marker, records
 from rlmm_daemon.codec.marker import AcceptedLoss
-from rlmm_daemon.config import load
+from rlmm_daemon.config import Config, load
 from rlmm_daemon.config.reconcile import Safety
 from rlmm_daemon.domain.errors import RlmmError, StorageUnavailable
 from rlmm_daemon.domain.ids import uuid_text
 from rlmm_daemon.domain.segment import SegmentMetadata
 from rlmm_daemon.ports.storage import Traffic, UploadInfo
 from rlmm_daemon.reconcile import control, storage_time
-from rlmm_daemon.reconcile.act import deletions, lease, quarantine
+from rlmm_daemon.reconcile.act import deletions, lease, object_tags, quarantine
 from rlmm_daemon.reconcile.act.last_look import LastLook
 from rlmm_daemon.reconcile.act.lease import LEASE_KEY, Holder, LeaseHeld
 from rlmm_daemon.reconcile.act.quarantine import Entry
@@ -68,7 +68,7 @@ class Site:
                 )  # fmt: skip
         return found
 
-    def act(self, condemned: list[Entry], settled: Collection[str] = ()) -> Night:
+    def act(self, condemned: list[Entry], settled: Collection[str] = (), **more: Any) -> Night:
         """Carry out what a night condemned, as it does itself."""
         night = Night(run="r2", cluster=CLUSTER, listed_at_ms=NOW, execute=True)
         night.objects, night.object_bytes = 10_000, 10**12
@@ -79,6 +79,7 @@ class Site:
             directory=self.world.home,
             now_ms=NOW,
             ends=self.ends,
+            **more,
         )
         asyncio.run(actor._carry_out(condemned, settled))
         return night
@@ -612,6 +613,69 @@ def test_a_night_of_a_machine_whose_clock_is_wrong_touches_nothing(
         site.act(entries)
     assert all(map(site.there, entries))
     assert not (site.world.home / "remote" / LEASE_KEY).exists()
+
+
+def test_a_night_in_which_the_clock_was_set_touches_nothing(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The storage's clock and this machine's agree again, and the ages were counted before."""
+    entries = site.entries(site.orphan)
+    site.quarantined(entries[:1])
+    moved = storage_time.Steady()
+    monkeypatch.setattr(moved, "_wall_ms", storage_time.wall_ms() - HOUR)
+    with pytest.raises(Refused, match=r"clock was set by 3(599|600) s since the run began"):
+        site.act(entries, steady=moved)
+    assert all(map(site.there, entries))
+    assert not (site.world.home / "remote" / LEASE_KEY).exists()
+
+
+def test_a_night_that_lost_its_lease_neither_quarantines_nor_removes_a_manifest(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = site.entries(site.orphan)
+    gone = site.quarantined(entries[:1])
+    (site.world.home / "remote" / entries[0].key).unlink()
+    acquire = Holder.acquire
+
+    async def robbed(self: Holder) -> None:
+        await acquire(self)
+        thief = Holder(self._storage, owner="b", seconds=300, now_ms=lambda: 2**45)
+        await acquire(thief)
+
+    monkeypatch.setattr(Holder, "acquire", robbed)
+    with pytest.raises(LeaseHeld, match="another run took"):
+        site.act(entries[1:])
+    assert site.manifests() == {gone}
+    (site.world.home / "remote" / LEASE_KEY).unlink()
+    with pytest.raises(LeaseHeld, match="another run took"):
+        site.act([], [gone])
+    assert site.manifests() == {gone}
+
+
+def test_what_is_quarantined_is_tagged_with_the_run_and_uploads_are_not(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tag is an object's: S3 has none for an upload. The audit log says it before and after."""
+    entries = site.entries(site.orphan)
+    asked: list[tuple[list[str], str | None]] = []
+
+    def tag_all(_: Config, keys: list[str], value: str | None) -> int:
+        line = site.audit("tagging")[-1]
+        assert (line["tagging"], line["value"]) == (len(keys), value)
+        asked.append((keys, value))
+        return len(keys) - 1
+
+    monkeypatch.setattr(object_tags, "tag_all", tag_all)
+    upload = msgspec.structs.replace(entries[0], upload_id="u")
+    night = site.act([*entries, upload])
+    assert [(sorted(keys), value) for keys, value in asked] == [
+        (sorted(each.key for each in entries), "r2")
+    ]
+    assert night.tagged == len(entries) - 1
+    assert [line["tagged"] for line in site.audit("tagged")] == [len(entries) - 1]
+    assert night.quarantined == len(entries) + 1
+    site.act([])
+    assert len(asked) == 1, "nothing to tag"
 
 
 def test_a_damaged_manifest_stops_the_next_batch_and_is_named(site: Site) -> None:
