@@ -454,6 +454,22 @@ def test_a_log_that_was_made_anew_stops_the_night_though_it_is_longer(site: Site
     assert all(map(site.there, entries))
 
 
+def test_a_log_of_another_cluster_stops_the_night_whatever_the_configuration_says(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view = log_reading.view
+
+    def foreign(config: Config) -> log_reading.LogView:
+        seen = view(config)
+        identity = msgspec.structs.replace(seen.identity, cluster_id="another")
+        return msgspec.structs.replace(seen, identity=identity)
+
+    monkeypatch.setattr(log_reading, "view", foreign)
+    with pytest.raises(Refused, match="this is 'another'"):
+        site.delete(site.entries(site.orphan))
+    assert all(map(site.there, site.entries(site.orphan)))
+
+
 @pytest.mark.parametrize("named", [False, True])
 def test_an_upload_is_aborted_unless_the_log_names_its_segment(site: Site, *, named: bool) -> None:
     aborted: list[UploadInfo] = []
