@@ -300,7 +300,7 @@ async def _rebuild(person: Person, words: Words) -> Any:
 async def _accept_loss(person: Person, words: Words) -> Any:
     number, blind = _number(words), "--without-looking" in words
     books = person.books
-    whole = [each for each in _missing(person, number) if each.promised and books.is_whole(each)]
+    whole = [each for each in _missing(person, number) if books.can_be_put_back(each)]
     doubted = books.accepting(number)
     risen = _risen(person, number)
     try:

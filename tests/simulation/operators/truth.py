@@ -196,6 +196,11 @@ class Books:
     def _in(self, number: int | None) -> list[Segment]:
         return [each for each in self.segments if number in (None, each.metadata_partition)]
 
+    def can_be_put_back(self, segment: Segment) -> bool:
+        """Whether its loss is none: it is whole, and nobody wants it gone, nor its topic."""
+        lives = segment.first.partition.topic_id not in self.gone
+        return segment.promised and lives and self.is_whole(segment)
+
     def keys(self, segment: Segment) -> dict[str, bytes]:
         """Return what must be stored of a segment, by key."""
         first = segment.first
