@@ -57,7 +57,7 @@ ABSENT: Final = "absent"
 
 
 _NOTHING: Final = (
-    "the event log is gone, and not one segment's object is in {}: is this the right bucket or "
+    "the event log is {}, and not one segment's object is in {}: is this the right bucket or "
     "directory (storage in the configuration), and is it mounted? If the objects are known to be "
     "gone: the same with --objects-are-gone"
 )
@@ -73,6 +73,8 @@ class Outcome(msgspec.Struct, kw_only=True):
     unplaced: Counter[str] = msgspec.field(default_factory=Counter)
     #: Metadata partitions whose log no longer begins at its first event.
     trimmed: list[int] = msgspec.field(default_factory=list)
+    #: Metadata partitions whose log is damaged, and where: what stood there is not known.
+    damaged: dict[int, str] = msgspec.field(default_factory=dict)
     #: Whether the state directory's copy contradicts the rows.
     copy_differs: bool = False
     #: Why the state directory's copy can't be read; None if it can, or there is none.
@@ -128,20 +130,24 @@ async def _run(
             kept, copy_unread = await _kept(config, cluster_id)
             evidence = Evidence(kept=[r.prefix for r in kept.layouts] if kept else (), told=told)
             needs, trimmed = dict[SegmentId, int | None](), list[int]()
+            damaged = dict[int, str]()
             for number in range(log.identity.partition_count):
                 history = History(Fold(MetadataPartition(number), log.identity.partition_count))
-                if await log.read_on(history) > 0:
+                # It is not mended first: where a daemon waits for the marker, no command can.
+                if await log.read_on(history, damaged) > 0:
                     trimmed.append(number)
                 _needs_of(history, needs, evidence.finished)
                 missed = await missed_segments(config, MetadataPartition(number))
                 evidence.finished.update(each.segment_id for each in missed)
             evidence.named.update(number for number in needs.values() if number is not None)
             await _list(storage, evidence, needs)
-            if is_gone and not (evidence.newest_ms or objects_are_gone):
-                raise InvalidArgument(_NOTHING.format(made.bucket.name or "this storage"))
+            tells_nothing = is_gone or (damaged and not evidence.finished)
+            if tells_nothing and not (evidence.newest_ms or objects_are_gone):
+                what = "gone" if is_gone else "damaged"
+                raise InvalidArgument(_NOTHING.format(what, made.bucket.name or "this storage"))
             if present is None and not objects_are_gone:
                 require_some_seen(evidence, made.bucket.name)  # before a prefix is asked for
-            outcome = _outcome(evidence, present, damage, kept, trimmed=trimmed)
+            outcome = _outcome(evidence, present, damage, kept, trimmed=trimmed, damaged=damaged)
             outcome.copy_unread = copy_unread
             if outcome.needed and not objects_are_gone:
                 require_some_seen(evidence, made.bucket.name)
@@ -173,8 +179,9 @@ class _Gone:
             partition_count=kept.partition_count,
         )
 
-    async def read_on(self, history: History) -> int:
+    async def read_on(self, history: History, damaged: dict[int, str] | None = None) -> int:
         """Read nothing; return an offset behind the first event."""
+        del damaged
         return history.fold.position + 1
 
 
@@ -285,6 +292,7 @@ def _outcome(
     kept: BucketMarker | None,
     *,
     trimmed: list[int],
+    damaged: dict[int, str],
 ) -> Outcome:
     rows = rebuilt(evidence)
     wanted = [(LOCAL_TIERED_STORAGE, row.prefix) for row in rows]
@@ -299,9 +307,10 @@ def _outcome(
         rows=rows,
         unplaced=unplaced,
         trimmed=trimmed,
+        damaged=damaged,
         copy_differs=kept is not None and why_remade(rows_of(kept), wanted) is not None,
         # Where nothing names a layout a daemon makes the marker, unless it can't be sure of that.
-        needed=wrong is not None and bool(rows or trimmed or wrong != ABSENT),
+        needed=wrong is not None and bool(rows or trimmed or damaged or wrong != ABSENT),
     )
 
 

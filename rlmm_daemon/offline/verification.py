@@ -87,8 +87,11 @@ class LogReader(Protocol):
     def identity(self) -> LogIdentity:
         """Which log it is."""
 
-    async def read_on(self, history: History) -> int:
-        """Read from the history's position to the end of now; return where the log begins."""
+    async def read_on(self, history: History, damaged: dict[int, str] | None = None) -> int:
+        """Read from the history's position to the end of now; return where the log begins.
+
+        Given `damaged`, invalid batches of files are passed over, and the first one is put there.
+        """
 
 
 def run(config: Config, topic: str | None) -> Verified:
@@ -346,7 +349,8 @@ class _Topic:
         assert log.identity is not None, "open"
         self._log, self.identity = log, log.identity
 
-    async def read_on(self, history: History) -> int:
+    async def read_on(self, history: History, damaged: dict[int, str] | None = None) -> int:
+        del damaged  # another replica may lead, whose batches are whole
         number = history.fold.partition
         ranges = await self._log.end_offsets([number])
         if number not in ranges:
@@ -373,7 +377,7 @@ class _Files:
     def __init__(self, disk: Disk, directory: str, identity: LogIdentity) -> None:
         self._disk, self._directory, self.identity = disk, directory, identity
 
-    async def read_on(self, history: History) -> int:
+    async def read_on(self, history: History, damaged: dict[int, str] | None = None) -> int:
         began = history.fold.position
         home = embedded.partition_directory(self._directory, history.fold.partition)
         files = await compacted_files.segment_files(self._disk, home)
@@ -386,9 +390,12 @@ class _Files:
                     _require_one_form(history, began, max(dropped, default=0))
                     _take(history, buffer[piece.position : piece.end])
                 elif base != bases[-1] or piece.end < len(buffer):
-                    number = history.fold.partition
+                    number, what = history.fold.partition, f"{path} at byte {piece.position}"
+                    if damaged is not None:
+                        damaged.setdefault(number, f"{what}: {piece.reason}")
+                        continue
                     raise LogCorrupt(
-                        f"{path} at byte {piece.position}: {piece.reason}; a daemon that stands on "
+                        f"{what}: {piece.reason}; a daemon that stands on "
                         f"a snapshot may not have read it yet, then run: rlmm partition rebuild "
                         f"{number} (it says what mends the log); else: rlmm log repair {number}"
                     )

@@ -157,11 +157,12 @@ def rebuild_marker(
     that is another bucket or directory. A marker that is in order is left alone, and a damaged one
     is put beside the new one. Daemons that run go on by themselves. Where no copy says which losses
     were accepted, a hold keeps everything that may have been held. Where the event log is gone as
-    well, the copy alone tells, and all that is there is held: rlmm log restore comes next.
+    well, the copy alone tells, and all that is there is held: rlmm log restore comes next. Damage
+    in the log's files is passed over, and told: rlmm log repair comes next.
 
     --json: {present, layouts: [{number, prefix, named, found, sources}], unplaced: {prefix:
-    segments}, trimmed, copy_differs, copy_unread, holds_all, needed, written, former}. Exit code 0
-    either way.
+    segments}, trimmed, damaged: {metadata partition: place}, copy_differs, copy_unread, holds_all,
+    needed, written, former}. Exit code 0 either way.
     """
     config = load(file, overrides)
     told = dict(_layout(text) for text in layouts)
@@ -177,15 +178,7 @@ def rebuild_marker(
         fields = asdict(outcome)
         show_json({"present": fields.pop("present"), "layouts": fields.pop("rows")} | fields)
         return
-    click.echo(f"_rlmm/marker.json: {outcome.present}")
-    columns = ("layout", "prefix", "segments", "found", "said by")
-    rows = [(r.number, r.prefix, r.named, r.found, ", ".join(r.sources)) for r in outcome.rows]
-    if rows:
-        show_table(columns, rows)
-    for prefix, count in outcome.unplaced.items():
-        click.echo(f"{phrases.number(count, 'unfinished copy')} under {prefix!r}, in no layout")
-    if outcome.trimmed:
-        click.echo("The log's beginning is gone in parts: it may have named further layouts.")
+    _show_evidence(outcome)
     if outcome.written:
         _show_written(outcome)
     elif outcome.needed:
@@ -199,6 +192,21 @@ def rebuild_marker(
     if outcome.copy_differs:
         click.echo("The state directory's copy says otherwise: stop the daemon and remove its")
         click.echo(f"      {config.daemon.state_dir}/marker.json before it starts again.")
+
+
+def _show_evidence(outcome: "Outcome") -> None:
+    click.echo(f"_rlmm/marker.json: {outcome.present}")
+    columns = ("layout", "prefix", "segments", "found", "said by")
+    rows = [(r.number, r.prefix, r.named, r.found, ", ".join(r.sources)) for r in outcome.rows]
+    if rows:
+        show_table(columns, rows)
+    for prefix, count in outcome.unplaced.items():
+        click.echo(f"{phrases.number(count, 'unfinished copy')} under {prefix!r}, in no layout")
+    if outcome.trimmed:
+        click.echo("The log's beginning is gone in parts: it may have named further layouts.")
+    for number, place in outcome.damaged.items():
+        click.echo(f"The log is damaged, and may have named further layouts: {place}.")
+        click.echo(f"      Next, once the marker is there: rlmm log repair {number}")
 
 
 def _show_written(outcome: "Outcome") -> None:
