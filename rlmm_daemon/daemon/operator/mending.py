@@ -143,7 +143,9 @@ class Mending:
             answer = await self._recovery.recover(follower, execute=execute)
             await _judged([follower])
         failure = follower.failure
-        return answer | {"next": failure and failure.command(follower.partition)}
+        if failure is None:
+            return answer
+        return answer | {"next": failure.command(follower.partition)}
 
     async def accept_everything(self, *, without_looking: bool) -> dict[str, Any]:
         """Go on without whatever is missing, of the whole log.

@@ -108,6 +108,8 @@ class Recovery:
     async def recover(self, follower: Follower, *, execute: bool) -> dict[str, Any]:
         """Return what can be put back or ended of a metadata partition, and do so if told to.
 
+        `next` is what a person types about the rest: about what a hold keeps that is not whole.
+
         Raises:
             StorageUnavailable: nobody can say now what is there.
             NotReady: the log is read anew since the look began.
@@ -115,6 +117,7 @@ class Recovery:
         await self._bucket.until_judged(MARKER_SECONDS)
         fold = follower.fold
         candidates = [*missing_of(follower.history, follower.fold), *await self.begun(follower)]
+        ends_hold = await self._what_is_held(follower.partition)
         look, risen = await self.look(follower, candidates), await self._risen.look(follower)
         require_same(follower, fold)
         whole, may_have_ended = look.whole, follower.uncertain
@@ -122,7 +125,8 @@ class Recovery:
             await self.put_back(follower, whole)
             await applied(follower, await self._risen.end(follower, risen.gone))
             require_same(follower, fold)
-        if execute or not (whole or risen.gone):
+        over = execute or not (whole or risen.gone)
+        if over:
             self._risen.let_be(follower, risen)
             follower.looked_for = not (look.left or risen.left)
             if follower.failure is not None:
@@ -140,7 +144,16 @@ class Recovery:
             "came_back": [_row(each) | {"reason": why} for each, why in risen.there],
             "may_have_ended": may_have_ended and bool(whole),
             "not_looked_at": look.left + risen.left,
+            "next": ends_hold if over and not look.left else None,
         }
+
+    async def _what_is_held(self, number: MetadataPartition) -> str | None:
+        """Return the command that tells what a hold keeps, and ends that; None if nothing does."""
+        hold = held(await self._bucket.holds(), number, None)
+        if hold is None:
+            return None
+        which = "--all" if hold.metadata_partition is None else number
+        return f"rlmm partition end-hold {which}"
 
     # What may have been finished.
 

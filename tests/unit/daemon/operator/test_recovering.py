@@ -319,6 +319,24 @@ async def test_a_hold_means_copies_of_a_clock_that_was_ahead_too_where_they_are_
     assert told["not_whole"] == [], "the second is a stuck copy as any"
 
 
+@pytest.mark.parametrize(("of_all", "named"), [(False, str(of(TP))), (True, "--all")])
+async def test_what_is_not_whole_under_a_hold_has_a_command_that_ends_it(world, of_all, named):
+    """`explain` names this order for it: else that would be named for ever."""
+    world.follower.apply(records.encode(begun(1)))
+    assert (await world.recover())["next"] is None
+    number = None if of_all else of(TP)
+    hold = Hold(metadata_partition=number, before_ms=NOW, broker_id=1)
+    held = replace_hold(await world.bucket.peek(), hold)
+    await world.storage.overwrite_control(MARKER_KEY, marker.encode(held))
+    await world.bucket.confirm()
+    told = await world.recover()
+    assert numbers(told["not_whole"]) == [1]
+    assert told["next"] == f"rlmm partition end-hold {named}"
+    await world.store(begun(1))
+    assert (await world.recover())["next"] is None, "it can be put back first"
+    assert (await world.recover(execute=True))["next"] == f"rlmm partition end-hold {named}"
+
+
 def replace_hold(marker: BucketMarker | None, hold: Hold) -> BucketMarker:
     assert marker is not None
     return msgspec.structs.replace(marker, holds=(hold,))
