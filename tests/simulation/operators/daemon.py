@@ -13,6 +13,7 @@ from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog, compacting
 from rlmm_daemon.adapters.event_log.embedded.repair import repair
 from rlmm_daemon.adapters.passes.in_threads import InThreads
 from rlmm_daemon.codec.api import SegmentFiles
+from rlmm_daemon.core.explain import notices
 from rlmm_daemon.daemon.base.state_directory import StateDirectory
 from rlmm_daemon.daemon.bucket.bucket import Bucket
 from rlmm_daemon.daemon.bucket.presence import Author
@@ -151,6 +152,9 @@ class Daemon:
             removals=removals,
             runtime=cast("Runtime", self.runtime),
             storage=lambda: StorageView(kind="local", error=self.keeper.trouble()),
+        )
+        self.standing._copies = msgspec.structs.replace(
+            self.standing._copies, deadline_seconds=COPY.deadline_seconds
         )
         self.operator = Operator(
             self.manager,
@@ -300,6 +304,7 @@ def small(world: World, life: Life) -> Iterator[None]:
         mock.patch.object(copy_job, "open_sources", sources),
         mock.patch.object(snapshotter, "SLICE_SECONDS", 0.0),
         mock.patch.object(compacting, "SLICE_SECONDS", 0.0),
+        mock.patch.object(notices, "DELETE_SECONDS_MAX", CLEANER.stuck_delete_seconds),
         mock.patch.object(compactor, "POLL_SECONDS", 0.5),
         mock.patch.object(compactor, "AGAIN_SECONDS", 2.0),
     ):

@@ -187,4 +187,31 @@ MUTANTS: Final[Sequence[Mutant]] = (
         seeds=2,
         first=0,
     ),
+    _planted(
+        "explain_names_deletions_in_doubt",
+        "rlmm_daemon.core.explain.notices",
+        "    if f.on_hold:\n"
+        '        return f"rlmm log recover {evidence.number(f)}"\n'
+        "    if f.history_in_doubt:\n"
+        '        return "rlmm cleanup"\n',
+        "",
+        seeds=1,
+        first=90,
+    ),
+    _planted(
+        "explain_forgets_the_failures_own_command",
+        "rlmm_daemon.core.explain.causes",
+        "        return instead or FAILURES[reason]",
+        "        return FAILURES[reason]",
+        seeds=2,
+        first=6,
+    ),
+    _planted(
+        "recovery_names_nothing_that_ends_a_hold",
+        "rlmm_daemon.daemon.operator.recovering",
+        '        return f"rlmm partition end-hold {which}"\n',
+        "        return None\n",
+        seeds=2,
+        first=6,
+    ),
 )

@@ -16,7 +16,7 @@ from rlmm_daemon.codec import records
 from rlmm_daemon.codec.marker import MARKER_KEY
 from rlmm_daemon.daemon.base.caller import Caller
 from rlmm_daemon.domain.errors import InvalidArgument, RefusedError, RlmmError
-from rlmm_daemon.domain.ids import TopicId, uuid_bytes, uuid_text
+from rlmm_daemon.domain.ids import SegmentId, TopicId, uuid_bytes, uuid_text
 from rlmm_daemon.domain.segment import SegmentMetadata
 from tests.simulation.operators import manifest_orders, offline
 from tests.simulation.operators.daemon import Daemon
@@ -94,14 +94,14 @@ class Person:
             named = await self.named()
             if not named:
                 return
-            await self._obey(named[turn % len(named)])
+            await self.obey(named[turn % len(named)])
             await asyncio.sleep(TYPING_SECONDS)
 
     async def step(self) -> None:
         """Type one command that is named, if any is."""
         named = await self.named()
         if named:
-            await self._obey(self.rng.choice(named))
+            await self.obey(self.rng.choice(named))
         elif self.rng.random() < TIDY_SHARE:
             await self.tidy()
 
@@ -159,7 +159,7 @@ class Person:
         """Return the commands that the daemon's own answers name."""
         standing = self.daemon.standing
         status = await standing.status()
-        found = list(filter(None, [_named_in(status["log"]["trouble"] or "")]))
+        found = list(filter(None, [named_in(status["log"]["trouble"] or "")]))
         if (failure := status["log"]["failure"]) is not None:
             found.append(failure["command"])
         failures = [row["failure"] for row in await standing.partitions()]
@@ -168,7 +168,8 @@ class Person:
             found.append("rlmm storage rebuild-marker --execute")
         return list(dict.fromkeys(found))
 
-    async def _obey(self, command: str) -> None:
+    async def obey(self, command: str) -> None:
+        """Type a command, and what its errors name."""
         if command in ("rlmm doctor", "rlmm log name"):
             await self._find_log(command)
             return
@@ -189,7 +190,11 @@ class Person:
             can_be = ("can_be_put_back", "can_be_ended")
             if isinstance(answer, Mapping) and any(map(answer.get, can_be)):
                 await self.type(f"{command} --execute")
-            command = _named_in(answer.message) if isinstance(answer, RlmmError) else ""
+            command = self.following(answer)
+
+    def following(self, answer: Any) -> str:
+        """Return the command that is typed after an answer: what an error names, "" for none."""
+        return named_in(answer.message) if isinstance(answer, RlmmError) else ""
 
     async def _find_log(self, command: str) -> None:
         """Put back what names the log, or its disk, or give it up."""
@@ -268,7 +273,7 @@ class Person:
         return [key.removeprefix(home) for key in keys if key.startswith(home)]
 
 
-def _named_in(words: str) -> str:
+def named_in(words: str) -> str:
     """Return the command that an error's words name, as somebody types it who means it."""
     found = _NAMED.search(words)
     if found is None:
@@ -383,10 +388,13 @@ async def _rebuild_marker(person: Person, words: Words) -> Any:
 
 
 async def _delete(person: Person, words: Words) -> Any:
-    number = int(words[0])
-    if number >= len(person.books.segments):
+    books = person.books
+    if len(words) == 2:  # a partition and an id, as `rlmm` has it
+        segment = books.by_id[SegmentId(uuid_bytes(words[1]))]
+    elif int(words[0]) < len(books.segments):
+        segment = books.segments[int(words[0])]
+    else:
         return None
-    segment = person.books.segments[number]
     segment.unwanted = True
     first = segment.first
     return await person.daemon.copier.delete_segment(first.partition, first.segment_id)

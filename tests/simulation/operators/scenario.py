@@ -33,6 +33,7 @@ from tests.simulation.operators.calamity import Calamity
 from tests.simulation.operators.clients import copy
 from tests.simulation.operators.clone import Clone
 from tests.simulation.operators.daemon import STATE_DIRECTORY, Daemon, install_broker, small
+from tests.simulation.operators.explaining import Asker
 from tests.simulation.operators.people import Person, random_of
 from tests.simulation.operators.rot import Rot
 from tests.simulation.operators.truth import BROKER, Books, Segment
@@ -77,6 +78,8 @@ class Manners:
     unwatched: bool
     #: A night's share has room for nothing: whatever it deletes needs an approval.
     tight: bool
+    #: Who follows the advice asks `rlmm explain` for it.
+    asking: bool
     #: Objects lie in the bucket before its first marker, which then holds everything.
     littered: bool
 
@@ -93,6 +96,7 @@ class Manners:
             unwatched=rng.random() < 0.08,
             tight=rng.random() < 0.4,
             littered=rng.random() < 0.3,
+            asking=rng.random() < 0.35,
         )
         if not drawn.unwatched:
             return drawn
@@ -278,7 +282,8 @@ class OperatorsScenario:
                 task.cancel()
 
     async def _operator(self, daemon: Daemon, name: str) -> None:
-        person = Person(daemon, self.rot, name=name, hasty=self.manners.hasty)
+        follows = Asker if name == "sane" and self.manners.asking else Person
+        person = follows(daemon, self.rot, name=name, hasty=self.manners.hasty)
         try:
             # A delete answers "unknown" to whoever cancels it, and the cancel is spent.
             while not self._over:
@@ -391,7 +396,8 @@ class OperatorsScenario:
     # The calm last life.
 
     async def _settle(self, life: Life, daemon: Daemon) -> None:
-        person = Person(daemon, self.rot, name="settle", hasty=self.manners.hasty)
+        follows = Asker if self.manners.asking else Person
+        person = follows(daemon, self.rot, name="settle", hasty=self.manners.hasty)
         if self.manners.nights:
             daemon.runtime.spawn("world.nights", self._nights(daemon))
             if self.manners.sparing:
