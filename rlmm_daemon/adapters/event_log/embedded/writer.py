@@ -369,19 +369,17 @@ class Writer:
     async def _roll(self) -> None:
         """Seal the newest file and begin the next; may be repeated from any step."""
         self._must_roll = True
-        journal, disk = self._journal, self._context.disk
-        file = await self._open_newest()
-        try:
-            await files.cut(file, journal.position)
-        except OSError:
-            self._must_cut = True
-            raise
-        self._allocated = journal.position
-        await begin_segment(self._context, journal)
-        await self._close_file()
-        self._file = await disk.open(
-            files.segment_path(journal.directory, journal.newest), write=True
-        )
+        if self._journal.position:  # else the next one was begun before, and then not opened
+            file = await self._open_newest()
+            try:
+                await files.cut(file, self._journal.position)
+            except OSError:
+                self._must_cut = True
+                raise
+            self._allocated = self._journal.position
+            await begin_segment(self._context, self._journal)
+            await self._close_file()
+        await self._open_newest()
         self._allocated = 0
         self._must_roll = False
 

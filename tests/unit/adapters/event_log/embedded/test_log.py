@@ -24,6 +24,7 @@ from rlmm_daemon.domain.errors import (
     InvalidArgument,
     LogCorrupt,
     OutcomeUnknown,
+    RlmmError,
     StorageFull,
     StorageUnavailable,
     UnsupportedProtocol,
@@ -315,6 +316,28 @@ async def test_no_append_passes_a_cut_that_failed(bench: Bench) -> None:
         await log.append(P0, b"refused")
     bench.clock.seconds += 61
     assert await log.append(P0, b"next") == 3
+
+
+@pytest.mark.parametrize("step", range(60))
+async def test_an_error_at_any_step_leaves_a_log_that_takes_writes_again(
+    bench: Bench, step: int
+) -> None:
+    """Sixty steps are several files: also one that was begun, and then not opened."""
+    log = await bench.open(SMALL)
+    written = []
+    bench.disk.fail_at(step, errno.EMFILE)
+    for value in values(40):
+        try:
+            written.append((await log.append(P0, value), value))
+        except RlmmError:
+            bench.clock.seconds += SMALL.probe_seconds
+    bench.disk.heal()
+    written += await fill(log, values(1))
+    end = written[-1][0] + 1
+    assert len(bench.files()) > 2
+    assert set(written) <= set(await read(log, P0, 0, end))
+    await bench.kill(log)
+    assert set(written) <= set(await read(await bench.open(SMALL), P0, 0, end))
 
 
 async def test_waiting_appends_share_syncs(bench: Bench) -> None:
