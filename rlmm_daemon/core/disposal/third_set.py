@@ -1,12 +1,13 @@
 """Finished segments that no listing shows (the third set): which one may go, if any.
 
 Retention walks Kafka's listings, so what is in none of them is never deleted by anybody. It may go
-once the referenced segments alone hold all its offsets, epoch by epoch. One at a time per
-partition, judged again just before the append: two that cover each other are never both judged by
-the other.
+once the referenced segments alone hold all its offsets, epoch by epoch; whether these are stored,
+whoever deletes has to look. One at a time per partition, judged again just before the append: two
+that cover each other are never both judged by the other.
 """
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection
 
 from rlmm_daemon.codec import record_suffix as tails
 from rlmm_daemon.core.fold.cache import PartitionCache
@@ -15,42 +16,57 @@ from rlmm_daemon.domain.ids import SegmentId
 from rlmm_daemon.domain.segment import SegmentState
 
 
-def removable(cache: PartitionCache) -> SegmentId | None:
-    """Return one segment of the third set that may be deleted, or None."""
+def removable(
+    cache: PartitionCache, waits: Callable[[SegmentId], bool] = lambda _: False
+) -> SegmentId | None:
+    """Return one segment of the third set that may be deleted and does not wait, or None."""
     for index in cache.epochs.values():
         for segment_id in index.third:
-            if may_go(cache, segment_id):
+            if not waits(segment_id) and holders(cache, segment_id) is not None:
                 return segment_id
     return None
 
 
-def may_go(cache: PartitionCache, segment_id: SegmentId) -> bool:
-    """Return whether a segment is listed nowhere, and others that are referenced hold its offsets.
+def may_go(cache: PartitionCache, segment_id: SegmentId, stored: Collection[SegmentId]) -> bool:
+    """Return whether a segment is listed nowhere, and referenced ones of these hold its offsets."""
+    found = holders(cache, segment_id)
+    return found is not None and found.issubset(stored)
 
-    O(segments that overlap it) in each of its epochs.
+
+def holders(cache: PartitionCache, segment_id: SegmentId) -> frozenset[SegmentId] | None:
+    """Return the referenced segments that hold all offsets of one that is listed nowhere.
+
+    None: it may not go. O(segments that overlap it) in each of its epochs.
     """
     if cache.state(segment_id) is not SegmentState.COPY_SEGMENT_FINISHED:
-        return False
-    parts = tails.spans(cache.segments[segment_id])
-    return all(
-        (index := cache.epochs.get(epoch)) is not None
-        and segment_id in index.third
-        and _covered(cache, index, epoch, start, end=end)
-        for epoch, start, end in parts
-    )
+        return None
+    found = set[SegmentId]()
+    for epoch, start, end in tails.spans(cache.segments[segment_id]):
+        index = cache.epochs.get(epoch)
+        if index is None or segment_id not in index.third:
+            return None
+        owners = _covering(cache, index, epoch, start, end=end)
+        if owners is None:
+            return None
+        found.update(owners)
+    return frozenset(found)
 
 
-def _covered(cache: PartitionCache, index: EpochIndex, epoch: int, start: int, *, end: int) -> bool:
-    """Return whether referenced segments hold every offset from `start` to `end` in an epoch."""
+def _covering(
+    cache: PartitionCache, index: EpochIndex, epoch: int, start: int, *, end: int
+) -> list[SegmentId] | None:
+    """Return the referenced segments that hold an epoch from `start` to `end`; None: not all."""
     keys, owners = index.referenced_keys(), index.referenced_ids()
     low = bisect_left(keys, start - index.cover.reach)
-    wanted = start
+    found, wanted = list[SegmentId](), start
     for at in range(low, bisect_right(keys, end)):
         if wanted > end or keys[at] > wanted:
             break
         owner_end = _end_in(cache, owners[at], epoch)
-        wanted = max(wanted, owner_end + 1)
-    return wanted > end
+        if owner_end >= wanted:
+            found.append(owners[at])
+            wanted = owner_end + 1
+    return found if wanted > end else None
 
 
 def _end_in(cache: PartitionCache, segment_id: SegmentId, epoch: int) -> int:

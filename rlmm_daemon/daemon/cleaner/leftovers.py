@@ -22,8 +22,8 @@ from rlmm_daemon.core.storage.layout import (
 from rlmm_daemon.daemon.bucket.bucket import Bucket
 from rlmm_daemon.daemon.cleaner.pace import Pace
 from rlmm_daemon.daemon.cleaner.together import Together
-from rlmm_daemon.domain.errors import StorageUnavailable
-from rlmm_daemon.domain.ids import TopicIdPartition
+from rlmm_daemon.domain.errors import ObjectMissing, StorageUnavailable
+from rlmm_daemon.domain.ids import TopicIdPartition, uuid_text
 from rlmm_daemon.domain.segment import SegmentMetadata
 from rlmm_daemon.ports.storage import ObjectInfo, UploadInfo
 
@@ -87,6 +87,17 @@ class LeftoverSearch:
     async def objects_of(self, segment: SegmentMetadata) -> list[ObjectInfo]:
         """Return the objects of one segment, in every layout."""
         return await self._of(segment, self._bucket.storage.list)
+
+    async def require_stored(self, segment: SegmentMetadata) -> None:
+        """Return if a finished segment has its `.log`: that it is finished does not say so.
+
+        Raises:
+            ObjectMissing: it has none, be it lost or another storage manager's.
+            StorageUnavailable: nobody can say.
+        """
+        if not any(row.key.endswith(_SUFFIX) for row in await self.objects_of(segment)):
+            name = uuid_text(segment.segment_id)
+            raise ObjectMissing(f"segment {name} has no {_SUFFIX} in the storage")
 
     async def _of(self, segment: SegmentMetadata, listing: _Listing[_Row]) -> list[_Row]:
         found: list[_Row] = []

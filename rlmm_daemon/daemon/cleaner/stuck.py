@@ -22,7 +22,7 @@ from rlmm_daemon.core.disposal.steps import (
     copy_step,
     delete_step,
 )
-from rlmm_daemon.core.disposal.third_set import may_go, removable
+from rlmm_daemon.core.disposal.third_set import holders, may_go, removable
 from rlmm_daemon.core.fold.cache import PartitionCache
 from rlmm_daemon.core.fold.outcome import Applied
 from rlmm_daemon.daemon.base.segment_log import decode_segment, update_record
@@ -49,6 +49,7 @@ _STORED_BEFORE: Final = (
     "by its event it was {} after a loss was accepted, but it was stored before, so it is kept; "
     "run: {}"
 )
+_LAST_COPY: Final = "no listing shows it, and it is kept, as it may be the last of its offsets: {}"
 STUCK_COPY, STUCK_DELETE, UNLISTED = "stuck_copy", "stuck_delete", "unlisted"
 
 S = SegmentState
@@ -383,22 +384,28 @@ class Stuck:
     # What no listing shows.
 
     async def _end_unlisted(self, partition: TopicIdPartition, note: StuckNote) -> None:
-        cache = self._tools.cache(partition)
-        segment_id = None if cache is None or cache.held else removable(cache)
-        if segment_id is not None:
-            self._holds = await self._read_holds()
-            if held(self._holds, self._number, None) is not None:
-                return  # what seems to cover it may have been deleted by an event that is lost
-            chosen = segment_id
+        cache, backoff = self._tools.cache(partition), self._segments.backoff
+        if cache is None or cache.held or (chosen := removable(cache, backoff.waits)) is None:
+            return
+        self._holds = await self._read_holds()
+        if held(self._holds, self._number, None) is not None:
+            return  # what seems to cover it may have been deleted by an event that is lost
+        stored = holders(cache, chosen) or frozenset()
+        try:
+            for each in filter(None, map(cache.get, stored)):
+                await self._tools.leftovers.require_stored(decode_segment(each))
+        except RlmmError as error:
+            backoff.failed(chosen, _LAST_COPY.format(error.message))
+        else:
             await self._segments.remove(
                 partition,
                 lambda cache: iter([chosen] if chosen in cache.segments else []),
                 why=UNLISTED,
-                holds=lambda cache, i: cache.delete_state is None and may_go(cache, i),
+                holds=lambda cache, i: cache.delete_state is None and may_go(cache, i, stored),
                 still_ours=self._owner,
             )
-            note.error = note.error or self._error_of([chosen])
-            self._tools.notes.found(partition, note)
+        note.error = note.error or self._error_of([chosen])
+        self._tools.notes.found(partition, note)
 
 
 def _hangs(cache: PartitionCache) -> bool:

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from rlmm_daemon.core.disposal.third_set import may_go, removable
+from rlmm_daemon.core.disposal.third_set import holders, may_go, removable
 from tests.unit.core.world import (
     DELETE_FINISHED,
     DELETE_STARTED,
@@ -57,6 +57,25 @@ def test_another_of_the_third_set_is_no_cover(world):
     assert going(world) is None
 
 
+def test_only_those_that_were_looked_for_are_a_cover(world):
+    world.upload(1, 10, 100)
+    world.upload(2, 10, 90)
+    world.upload(3, 91, 200)
+    assert holders(world.cache, seg(1)) == frozenset({seg(2), seg(3)})
+    assert may_go(world.cache, seg(1), {seg(2), seg(3), seg(4)})
+    assert not may_go(world.cache, seg(1), {seg(2)})
+
+
+def test_one_that_fails_holds_up_no_other(world):
+    for first, start in ((1, 10), (4, 310)):
+        world.upload(first, start, start + 90)
+        world.upload(first + 1, start, start + 80)
+        world.upload(first + 2, start + 81, start + 190)
+    assert going(world) == 1
+    waiting = removable(world.cache, lambda each: each == seg(1))
+    assert waiting == seg(4)
+
+
 def test_a_segment_that_is_being_deleted_is_no_cover(world):
     world.upload(1, 10, 100)
     world.upload(2, 10, 90)
@@ -92,9 +111,9 @@ def test_only_a_finished_one_goes(world):
     world.upload(2, 10, 90)
     world.upload(3, 91, 200)
     world.put(update(1, DELETE_STARTED))
-    assert not may_go(world.cache, seg(1))
+    assert holders(world.cache, seg(1)) is None
     world.put(update(1, DELETE_FINISHED))
-    assert not may_go(world.cache, seg(1))
+    assert holders(world.cache, seg(1)) is None
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -753,6 +753,25 @@ def test_what_no_listing_shows_goes_once_listed_segments_hold_it():
     run(scenario)
 
 
+def test_it_stays_while_one_that_should_hold_its_offsets_is_not_stored():
+    """Its objects were lost, or another storage manager has them: this may be the last copy."""
+
+    async def scenario(world: CleanWorld) -> None:
+        cleaner = world.daemon().cleaner
+        for number, start, end in ((1, 10, 100), (2, 10, 90), (3, 91, 200)):
+            put(world, number, start, end)
+        (lost,) = [key for key in world.keys(3, AT, 91) if key.endswith(".log")]
+        del world.objects.objects[lost]
+        await asyncio.sleep(600)
+        assert world.state(1, AT) is S.COPY_SEGMENT_FINISHED
+        assert set(world.keys(1, AT, 10)) <= set(world.stored(AT))
+        assert "has no .log in the storage" in (cleaner.segments.backoff.message(segment(1)) or "")
+        world.place(3, AT, 91)  # it was put back
+        await world.until(lambda: is_gone(world), 7_200)
+
+    run(scenario)
+
+
 def test_it_stays_if_a_loss_is_accepted_within_the_pass(monkeypatch):
     """The event that deleted what seems to hold its offsets may be among what was lost."""
 
