@@ -196,6 +196,10 @@ class ConfigError(RlmmError):
     """The configuration cannot be used; nothing was started (exit code 78)."""
 
 
+class InTheWay(RlmmError):
+    """Another process or a shortage is in the way of a start; it may pass (exit code 1)."""
+
+
 class SnapshotGone(UnavailableError):
     """A snapshot of the quorum's log was removed; there is a newer one."""
 

@@ -15,7 +15,7 @@ from rlmm_daemon.daemon.base.state_directory import StateDirectory
 from rlmm_daemon.daemon.bucket import acceptance
 from rlmm_daemon.daemon.bucket.owed import owe
 from rlmm_daemon.daemon.bucket.recorded_log import RecordedLog
-from rlmm_daemon.domain.errors import ConfigError, Malformed, UnsupportedProtocol
+from rlmm_daemon.domain.errors import ConfigError, InTheWay, Malformed, UnsupportedProtocol
 from rlmm_daemon.domain.ids import BrokerId, TopicId, uuid_bytes, uuid_text
 from rlmm_daemon.offline.log_contents import KAFKA
 from rlmm_daemon.ports.event_log import LogIdentity
@@ -46,7 +46,7 @@ async def adopt(
     replay of this log against what they know.
 
     Raises:
-        ConfigError: the daemon runs, so its state directory can't be changed under it.
+        InTheWay: the daemon runs, so its state directory can't be changed under it.
         StorageUnavailable: the marker was not written; asking again is harmless.
     """
     if not is_configured(config, name):
@@ -138,7 +138,7 @@ async def refuse_beside_a_daemon(config: Config) -> None:
     state = StateDirectory(disk, config.daemon.state_dir)
     try:
         await state.open()
-    except ConfigError as busy:
+    except InTheWay as busy:
         raise ConfigError(f"stop the daemon first: {busy.message}") from busy
     finally:
         await state.close()

@@ -693,7 +693,7 @@ def test_a_second_daemon_is_refused_and_the_first_untouched(it, shared, own, wor
     settings = it.daemon.settings | own
     command = [f"--set={key}={value}" for key, value in settings.items()]
     run = it.daemon.rlmm("run", "--config", str(CONFIG), *command)
-    assert run.returncode == 78, shared
+    assert run.returncode == 1, shared  # systemd tries again: the first may be about to end
     assert words in run.stderr
     assert "Traceback" not in run.stderr
     it.serves(0)

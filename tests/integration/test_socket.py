@@ -21,6 +21,7 @@ from rlmm_daemon.domain.errors import (
     ConfigError,
     DaemonUnreachable,
     Draining,
+    InTheWay,
     InvalidArgument,
     NotReady,
     OutcomeUnknown,
@@ -176,7 +177,7 @@ async def test_the_socket_is_made_with_its_mode_in_a_directory_that_is_made_too(
 
 async def test_a_socket_on_which_a_daemon_answers_is_left_alone(path):
     async with daemon(path):
-        with pytest.raises(ConfigError, match="another daemon answers"):
+        with pytest.raises(InTheWay, match="another daemon answers"):
             Listener(path, mode=0o660, group_gid=None)
         async with AsyncClient(path) as client:
             assert await client.is_ready(ORDERS)

@@ -1,6 +1,7 @@
 """Peers that break the rules: only they lose their connection, and memory stays bounded."""
 
 import asyncio
+import errno
 import os
 import resource
 import socket
@@ -14,7 +15,7 @@ from rlmm_daemon.codec import api, frames
 from rlmm_daemon.codec.api import Right
 from rlmm_daemon.daemon.socket.listening import Listener
 from rlmm_daemon.daemon.socket.rights import Grant, Peer, RightsTable, peer_of
-from rlmm_daemon.domain.errors import ConfigError
+from rlmm_daemon.domain.errors import ConfigError, InTheWay
 from tests.unit.daemon.socket.fakes import BROKER, CLUSTER, ORDERS, FakeBulk, Raw, daemon, until
 
 READY = frames.request_frame(7, "is_ready", api.PartitionParams(api.Partition.of(ORDERS)))
@@ -356,6 +357,22 @@ def test_a_stale_socket_is_replaced_and_another_file_is_not(tmp_path):
     with pytest.raises(ConfigError, match="not a socket"):
         Listener(str(path), mode=0o660, group_gid=None)
     assert path.read_text() == "precious"
+
+
+@pytest.mark.parametrize(
+    ("number", "error"),
+    [(errno.ENOSPC, InTheWay), (errno.ENFILE, InTheWay), (errno.EACCES, ConfigError)],
+)
+def test_a_shortage_is_no_mistake_of_the_configuration(tmp_path, monkeypatch, number, error):
+    """systemd starts a daemon with a wrong configuration never again."""
+
+    class Short(socket.socket):
+        def bind(self, _address: object) -> None:
+            raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(socket, "socket", Short)
+    with pytest.raises(error, match="cannot listen on"):
+        Listener(str(tmp_path / "s"), mode=0o660, group_gid=None)
 
 
 def test_closing_leaves_a_successors_socket_alone(tmp_path):

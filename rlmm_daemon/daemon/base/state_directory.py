@@ -42,7 +42,7 @@ from rlmm_daemon.codec.state_files import (
 )
 from rlmm_daemon.daemon.base.fair_scheduler import FairScheduler
 from rlmm_daemon.daemon.base.os_errors import named
-from rlmm_daemon.domain.errors import ConfigError, CorruptError, RefusedError
+from rlmm_daemon.domain.errors import CorruptError, InTheWay, RefusedError
 from rlmm_daemon.domain.ids import MetadataPartition
 from rlmm_daemon.ports.disk import Disk, DiskLock
 
@@ -78,13 +78,13 @@ class StateDirectory:
         """Make the directory and take its lock.
 
         Raises:
-            ConfigError: another daemon holds it.
+            InTheWay: another daemon holds it, perhaps one that is killed and whose disk hangs.
         """
         await self.disk.make_directory(self.snapshots)
         try:
             self._lock = await self.disk.lock(f"{self.path}/{LOCK}")
         except BlockingIOError as error:
-            raise ConfigError(
+            raise InTheWay(
                 f"another daemon uses the state directory {self.path}; give each its own"
             ) from error
 

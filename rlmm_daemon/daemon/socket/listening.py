@@ -8,7 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from rlmm_daemon.domain.errors import ConfigError
+from rlmm_daemon.daemon.base.os_errors import is_for_a_person
+from rlmm_daemon.domain.errors import ConfigError, InTheWay
 
 #: sun_path of sockaddr_un holds 108 bytes, the last of which is a zero.
 PATH_BYTES_MAX: Final = 107
@@ -23,8 +24,10 @@ class Listener:
         """Bind and listen.
 
         Raises:
-            ConfigError: the path is too long, taken by a daemon that answers or by something
-                else than a socket, or not writable.
+            ConfigError: the path is too long, taken by something else than a socket, or not this
+                user's to write.
+            InTheWay: a daemon answers on it, perhaps one that is killed and whose disk hangs; or
+                the system is short of something.
         """
         self.path = path
         self._inode: int | None = None
@@ -34,7 +37,8 @@ class Listener:
             _remove_stale(path)
             self.socket = self._listen(path, mode, group_gid)
         except OSError as error:
-            raise ConfigError(f"cannot listen on {path}: {error}") from error
+            kind = ConfigError if is_for_a_person(error) else InTheWay
+            raise kind(f"cannot listen on {path}: {error}") from error
 
     def _listen(self, path: str, mode: int, group_gid: int | None) -> socket.socket:
         # Until listen() a connect() is refused, whatever the mode of the file is by then.
@@ -87,5 +91,5 @@ def _remove_stale(path: str) -> None:
         probe.settimeout(_ANSWER_SECONDS)
         refusal = probe.connect_ex(path)
     if refusal != errno.ECONNREFUSED:
-        raise ConfigError(f"another daemon answers on {path}", path=path)
+        raise InTheWay(f"another daemon answers on {path}", path=path)
     Path(path).unlink()
