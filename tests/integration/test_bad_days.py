@@ -22,7 +22,7 @@ from rlmm_daemon.domain.errors import (
 )
 from rlmm_daemon.domain.ids import LeaderEpoch, Offset, SegmentId, uuid_text
 from rlmm_daemon.domain.segment import SegmentState
-from tests.support import full_disk, markers
+from tests.support import failures, full_disk, markers
 from tests.support.below import below
 from tests.support.daemon_process import CONFIG
 from tests.support.fork_server import Forked, ForkServer, Launch
@@ -856,3 +856,26 @@ def test_a_state_directory_that_others_may_write_in_is_named_at_the_start_and_by
     assert f"{it.state_dir.relative_to(it.daemon.directory)} (daemon.state_dir)" in line["found"]
     assert line["advice"].startswith("chmod 0750")
     it.serves(0)
+
+
+def test_a_copy_of_a_clock_that_was_ahead_is_looked_for_as_any_other(it):
+    """By its event it may still run for another year, and so it was left out without a word."""
+    segment = it.next(0)
+    ahead_ms = segment.metadata.event_timestamp_ms + 40 * 366 * 86_400_000
+    ahead = replace(segment.metadata, event_timestamp_ms=ahead_ms)
+    with it.daemon.client() as client:
+        client.copy_segment(ahead, segment.files)
+    it.copy_new(0)
+    it.daemon.kill()
+    failures.without_snapshots(it)
+    flip(*finish_of(it, ahead.segment_id))
+    it.start()
+    number = str(it.number(0))
+    it.rlmm("log", "repair", number)
+    fails_of(it, "history_lost")
+    looked = it.json("log", "recover", number)
+    assert [row["segment_id"] for row in looked["can_be_put_back"]] == [uuid_text(ahead.segment_id)]
+    assert it.rlmm("log", "recover", number, "--execute").exit_code == 0
+    assert it.rlmm("partition", "accept-loss", number, "--yes").exit_code == 0
+    it.serves(0)
+    assert it.listed(0)[ahead.segment_id].state is SegmentState.COPY_SEGMENT_FINISHED

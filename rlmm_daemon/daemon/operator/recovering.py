@@ -84,7 +84,7 @@ class RecoveryOptions(msgspec.Struct, frozen=True, kw_only=True):
     broker_id: BrokerId
     #: When this process began: what this broker began before, it does not copy now.
     started_at_ms: int
-    #: Another broker's copy is over after so long.
+    #: A copy that does not run in this process is over after so long.
     patience_ms: int
 
 
@@ -176,12 +176,18 @@ class Recovery:
         return found
 
     def _may_run(self, segment: SegmentMetadata) -> bool:
+        """Return whether somebody may be at work on it.
+
+        A time far ahead is of a clock that was, or a copy that runs by such a clock: what is whole
+        of that one may be finished by an order as well as by its broker.
+        """
         if self._is_running(segment.segment_id):
             return True
-        if segment.broker_id == self._options.broker_id:
-            return segment.event_timestamp_ms >= self._options.started_at_ms
         age_ms = self._manager.clock.now_ms() - segment.event_timestamp_ms
-        return age_ms <= self._options.patience_ms
+        if abs(age_ms) > self._options.patience_ms:
+            return False
+        own = segment.broker_id == self._options.broker_id
+        return not own or segment.event_timestamp_ms >= self._options.started_at_ms
 
     # What is there.
 

@@ -40,7 +40,7 @@ from tests.unit.daemon.events import COUNT, NEIGHBOUR, TP, marked, of, segment_i
 
 S = SegmentState
 NOW = 10_000_000
-START = 9_000_000
+START = 9_500_000
 PATIENCE = 600_000
 US, OTHER = BrokerId(1), BrokerId(2)
 IDENTITY = BucketIdentity(cluster_id="c1", partition_count=COUNT, metadata_topic_id="t")
@@ -352,9 +352,13 @@ async def test_nothing_is_said_of_an_end_where_nothing_is_put_back(world):
     [
         (US, START - 1, False),
         (US, START, True),
+        (US, NOW + PATIENCE, True),
+        (US, NOW + PATIENCE + 1, False),
         (OTHER, NOW - PATIENCE - 1, False),
         (BrokerId(0), NOW - PATIENCE - 1, False),
         (OTHER, NOW - PATIENCE, True),
+        (OTHER, NOW + PATIENCE, True),
+        (OTHER, NOW + PATIENCE + 1, False),
     ],
 )
 async def test_a_copy_that_may_still_run_is_left_to_whoever_runs_it(world, broker, at_ms, runs):
@@ -365,6 +369,21 @@ async def test_a_copy_that_may_still_run_is_left_to_whoever_runs_it(world, broke
     assert numbers((await world.recover())["can_be_put_back"]) == ([] if runs else [1])
     world.running.add(segment.segment_id)
     assert (await world.recover())["can_be_put_back"] == []
+
+
+async def test_a_process_that_began_by_a_clock_far_behind_still_looks_for_older_copies(world):
+    """Started before its clock was set: every copy of earlier lives is younger than that."""
+    world.recovery = Recovery(
+        world.follower,
+        world.bucket,
+        RecoveryOptions(broker_id=US, started_at_ms=7, patience_ms=PATIENCE),
+        is_running=world.running.__contains__,
+    )
+    segment = replace(begun(1), broker_id=US, event_timestamp_ms=NOW - PATIENCE - 1)
+    world.follower.uncertain = True
+    world.follower.apply(records.encode(segment))
+    await world.store(segment)
+    assert numbers((await world.recover())["can_be_put_back"]) == [1]
 
 
 async def test_segments_of_a_partition_that_is_removed_are_not_put_back(world):
