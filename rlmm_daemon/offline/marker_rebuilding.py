@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -37,7 +37,7 @@ from rlmm_daemon.domain.errors import (
     StorageNotConfigured,
 )
 from rlmm_daemon.domain.ids import MetadataPartition, SegmentId, TopicId, uuid_bytes, uuid_text
-from rlmm_daemon.domain.segment import SegmentState
+from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState
 from rlmm_daemon.observability.logging import beside_answers
 from rlmm_daemon.offline.log_contents import first_of
 from rlmm_daemon.offline.verification import (
@@ -131,16 +131,18 @@ async def _run(
             evidence = Evidence(kept=[r.prefix for r in kept.layouts] if kept else (), told=told)
             needs, trimmed = dict[SegmentId, int | None](), list[int]()
             damaged = dict[int, str]()
+            missed = list[SegmentMetadata]()
             for number in range(log.identity.partition_count):
                 history = History(Fold(MetadataPartition(number), log.identity.partition_count))
                 # It is not mended first: where a daemon waits for the marker, no command can.
                 if await log.read_on(history, damaged) > 0:
                     trimmed.append(number)
                 _needs_of(history, needs, evidence.finished)
-                missed = await missed_segments(config, MetadataPartition(number))
-                evidence.finished.update(each.segment_id for each in missed)
+                missed += await missed_segments(config, MetadataPartition(number))
+            evidence.finished.update(each.segment_id for each in missed)
             evidence.named.update(number for number in needs.values() if number is not None)
-            await _list(storage, evidence, needs)
+            # What the log lost needs a prefix only where anything is left to be read below it.
+            await _list(storage, evidence, _with_lost(needs, missed))
             tells_nothing = is_gone or (damaged and not evidence.finished)
             if tells_nothing and not (evidence.newest_ms or objects_are_gone):
                 what = "gone" if is_gone else "damaged"
@@ -274,6 +276,19 @@ def _needs_of(
         needs[name.segment_id] = None if facts is None else facts.layout_number
         if facts is not None and known.state is SegmentState.COPY_SEGMENT_FINISHED:
             finished.add(name.segment_id)
+
+
+def _with_lost(
+    needs: Mapping[SegmentId, int | None], missed: Iterable[SegmentMetadata]
+) -> Mapping[SegmentId, int | None]:
+    """Return what segments say of their layouts, those too whose COPY_SEGMENT_FINISHED is lost."""
+    facts = {each.segment_id: custom_metadata.decode(each.custom_metadata) for each in missed}
+    lost = {
+        segment_id: known.layout_number
+        for segment_id, known in facts.items()
+        if known is not None and needs.get(segment_id) is None
+    }
+    return {**needs, **lost}
 
 
 async def _list(

@@ -173,6 +173,33 @@ def test_a_storage_is_the_right_one_where_it_has_segments_that_the_log_lost(it):
     assert marker_of(it).exists()
 
 
+def test_a_rebuilt_marker_knows_the_layouts_of_segments_that_the_log_lost(it):
+    """Nothing else names the former prefix any more: neither the log nor the copy of the marker."""
+    with it.daemon.client() as client:
+        for segment in it.copied(1):
+            client.delete_segment(it.orders[1], segment.metadata.segment_id)
+    assert it.daemon.stop() == 0
+    it.daemon.settings["storage.prefix"] = "moved"
+    it.start()
+    it.copy_new(1)
+    assert prefixes(marker_of(it)) == ["", "moved"]
+    assert it.daemon.stop() == 0
+    shutil.rmtree(it.log_dir / str(it.number(0)))
+    marker_of(it).unlink()
+    (it.state_dir / "marker.json").unlink()
+    it.start()
+    number = str(it.number(0))
+    it.rlmm("log", "repair", number)
+    assert (it.state_dir / f"{number}.lost").exists()
+    told = tool(it, "storage", "rebuild-marker", "--execute")
+    assert told.returncode == 0, told.stderr
+    assert prefixes(marker_of(it)) == ["", "moved"]
+    eventually(lambda: it.json("status"), lambda status: status["storage"]["error"] is None)
+    assert it.rlmm("log", "recover", number, "--execute").exit_code == 0
+    it.rlmm("partition", "accept-loss", number, "--yes")
+    it.serves(0)
+
+
 def test_a_segment_that_is_missing_alone_is_ended_by_the_command_that_is_named(it):
     lost = it.copied(0)[0].metadata
     for path in it.daemon.remote.rglob(f"*{uuid_text(lost.segment_id)}.log"):

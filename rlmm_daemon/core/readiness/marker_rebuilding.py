@@ -60,7 +60,7 @@ class Evidence(msgspec.Struct, kw_only=True):
     told: Mapping[int, str] = msgspec.field(default_factory=dict)
     #: Number -> live segments that name it.
     named: Counter[int] = msgspec.field(default_factory=Counter)
-    #: Number -> where segments lie that name it.
+    #: Number -> where segments lie that name it, those too that the log lost.
     found: dict[int, Places] = msgspec.field(default_factory=dict)
     #: Where segments lie whose layout the log does not say: of copies that never ended.
     unnumbered: Places = msgspec.field(default_factory=Places)
@@ -110,7 +110,7 @@ def rebuilt(evidence: Evidence) -> list[Rebuilt]:
         InvalidArgument: two sources differ, also what an operator says and what was listed; or a
             number that live segments name has no prefix.
     """
-    last = max((*evidence.named, *evidence.told, len(evidence.kept)), default=0)
+    last = max((*evidence.named, *evidence.found, *evidence.told, len(evidence.kept)), default=0)
     if last > LAYOUTS_MAX:
         raise InvalidArgument(f"layout {last} is beyond {LAYOUTS_MAX}, the most there can be")
     rows = [_row(evidence, number) for number in range(1, last + 1)]
@@ -168,11 +168,15 @@ def _require_some_found(number: int, told: str, places: Places) -> str:
 
 
 def _unused(number: int, named: int, places: Places) -> str:
-    """Return a prefix for a number that no live segment names; for any other there is none."""
-    if not named:
+    """Return a prefix for a number that no segment names of which anything is left to be read.
+
+    For any other there is none. Those that the log lost are among what was found, never `named`.
+    """
+    if not (named or places.segments):
         return f"{UNUSED}-{number}"
+    which = f"{named} live" if named else f"{places.segments} lost"
     raise InvalidArgument(
-        f"layout {number}: {named} live segments name it and lie "
+        f"layout {number}: {which} segments name it and lie "
         f"{_seen(places) or 'nowhere'}; say its prefix: --layout {number}=PREFIX"
     )
 

@@ -145,3 +145,15 @@ def test_a_storage_that_has_nothing_of_any_finished_segment_is_another_one(
         return
     with pytest.raises(InvalidArgument, match=r"2 finished.*bukcet.*right bucket.*--objects-are"):
         require_some_seen(evidence, "bukcet")
+
+
+def test_what_the_log_lost_names_a_layout_where_anything_of_it_is_left():
+    evidence = of((2, "moved"))
+    evidence.take({segment(7): 1}, key(7, "former"))
+    assert prefixes(evidence) == ["former", "moved"]
+    evidence = of((1, "now"))
+    evidence.take({segment(7): 2}, key(7, "later"))
+    assert prefixes(evidence) == ["now", "later"], "beyond what live ones name"
+    evidence.take({segment(8): 2}, key(8, "elsewhere"))
+    with pytest.raises(InvalidArgument, match=r"2 lost segments name it and lie '"):
+        rebuilt(evidence)
