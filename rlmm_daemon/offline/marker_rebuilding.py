@@ -13,7 +13,7 @@ from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.codec import custom_metadata, marker
 from rlmm_daemon.codec.marker import MARKER_KEY, BucketMarker, LayoutRow, NewerMarker
 from rlmm_daemon.config import Config, EmbeddedLog
-from rlmm_daemon.core.disposal.holds import held_whole, joined
+from rlmm_daemon.core.disposal.holds import held_whole, joined, with_told
 from rlmm_daemon.core.disposal.inventory import History
 from rlmm_daemon.core.fold.fold import Fold
 from rlmm_daemon.core.readiness.marker_rebuilding import (
@@ -30,6 +30,7 @@ from rlmm_daemon.core.readiness.marker_verdict import (
     why_remade,
 )
 from rlmm_daemon.core.storage.layout import LOCAL_TIERED_STORAGE
+from rlmm_daemon.daemon.bucket.presence import present as presence_files
 from rlmm_daemon.domain.errors import (
     InvalidArgument,
     Malformed,
@@ -153,12 +154,16 @@ async def _run(
             outcome.copy_unread = copy_unread
             if outcome.needed and not objects_are_gone:
                 require_some_seen(evidence, made.bucket.name)
-            # What others wrote into it since, only a log that is this daemon's alone rules out.
+            wanted = _marker(outcome.rows, [present, kept], cluster_id, log.identity)
+            # What others wrote into it since, only a log that is this daemon's alone rules out, and
+            # that the copy is an older one, as of a backup, only the presence files.
             outcome.holds_all = outcome.needed and (
-                kept is None or is_gone or not isinstance(config.event_log, EmbeddedLog)
+                kept is None
+                or is_gone
+                or not isinstance(config.event_log, EmbeddedLog)
+                or with_told(wanted, await presence_files(storage)) != wanted
             )
             if execute and outcome.needed:
-                wanted = _marker(outcome.rows, [present, kept], cluster_id, log.identity)
                 if outcome.holds_all:
                     now_ms = max(SystemClock().now_ms(), await _storages_ms(storage))
                     # Stored while the storage's clock was ahead, it is younger than now.

@@ -21,9 +21,11 @@ from rlmm_daemon.domain.segment import SegmentState
 from rlmm_daemon.offline import marker_rebuilding
 from tests.support import failures, markers
 from tests.support.daemon_process import CONFIG
-from tests.support.stocked_daemon import Stocked, eventually, make
+from tests.support.stocked_daemon import Stocked, eventually, make, restarts_clean
 
 FINISHED = SegmentState.COPY_SEGMENT_FINISHED
+#: Of every object, beyond any time that a test is run at.
+HELD: dict[str, Any] = {"metadata_partition": None, "before_ms": 2**42, "broker_id": 1}
 
 
 def marker_of(it: Stocked) -> Path:
@@ -408,6 +410,44 @@ def test_no_deletion_is_recommended_of_what_a_hold_keeps(tmp_path, forks):
             }
         )
         assert named == {"copy_unfinished": f"rlmm log recover {it.number(0)}"}
+
+
+def older_copies(it: Stocked, *, marker: bool) -> None:
+    """Put state directory and bucket marker back as they were before all objects were held."""
+    assert it.daemon.stop() == 0
+    before = marker_of(it).read_bytes()
+    shutil.copytree(it.state_dir, backup := it.daemon.directory / "backup")
+    marker_of(it).write_bytes(markers.written(markers.content_of(before) | {"holds": [HELD]}))
+    it.start()  # as it is behind a daemon of the same id that was met, or a log that was restored
+    presence = it.daemon.remote / "_rlmm/daemons/1.json"
+    eventually(lambda: json.loads(presence.read_bytes())["holds"])
+    assert it.daemon.stop() == 0
+    assert b'"holds"' in (it.state_dir / "marker.json").read_bytes()
+    shutil.rmtree(it.state_dir)
+    backup.rename(it.state_dir)
+    if marker:
+        marker_of(it).write_bytes(before)
+    else:
+        marker_of(it).unlink()
+
+
+def test_a_hold_that_marker_and_state_directory_forgot_is_known_by_the_presence_file(it):
+    """Both are older copies. Without the hold the cleaner takes what it keeps for abandoned."""
+    older_copies(it, marker=True)
+    it.start()
+    assert eventually(lambda: held(it)) == [(None, HELD["before_ms"])]
+    assert it.rlmm("partition", "end-hold", "--all", "--execute").exit_code == 0
+    restarts_clean(it)
+    assert held(it) == [], "one that was ended stays so"
+
+
+def test_a_marker_that_is_rebuilt_of_an_older_copy_holds_what_presence_files_tell_of(it):
+    older_copies(it, marker=False)
+    dry = tool(it, "storage", "rebuild-marker", "--json")
+    assert json.loads(dry.stdout)["holds_all"]
+    assert tool(it, "storage", "rebuild-marker", "--execute").returncode == 0
+    [(which, _)] = held(it)
+    assert which is None
 
 
 def test_what_the_copy_of_a_remade_marker_held_stays_held(it):

@@ -23,7 +23,7 @@ from typing import Final
 
 import msgspec
 
-from rlmm_daemon.codec.marker import BucketMarker, Hold
+from rlmm_daemon.codec.marker import BucketMarker, Hold, Presence
 
 Holds = Sequence[Hold]
 #: How much longer a hold is where nobody knows how young what it keeps is: clocks that were ahead
@@ -129,6 +129,28 @@ def covers(marker: BucketMarker, holds: Holds) -> bool:
     """Whether a marker has these holds, be it that they were ended."""
     reach = _reach([*marker.held, *marker.ended])
     return all(hold.before_ms <= reach.get(hold.metadata_partition, -1) for hold in holds)
+
+
+def forgotten(marker: BucketMarker, said: Presence, skew_ms: int = 0) -> Holds:
+    """Return the holds that a presence file tells of, and that a marker neither has nor has ended.
+
+    None of a file behind which, by `skew_ms`, the loss of everything was accepted: what that leaves
+    holds all of it.
+    """
+    over = any(
+        loss.metadata_partition is None and said.written_at_ms < loss.accepted_at_ms - skew_ms
+        for loss in marker.accepted_losses
+    )
+    return () if over else [hold for hold in said.holds if not covers(marker, [hold])]
+
+
+def with_told(marker: BucketMarker, presences: Iterable[Presence]) -> BucketMarker:
+    """Return the marker with what it has forgotten and this cluster's presence files tell of."""
+    for said in presences:
+        if said.cluster_id == marker.cluster_id:
+            for hold in forgotten(marker, said):
+                marker = with_hold(marker, hold)
+    return marker
 
 
 def _lacks(marker: BucketMarker, known: BucketMarker) -> bool:

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -10,8 +10,8 @@ import msgspec
 import structlog
 
 from rlmm_daemon.codec.custom_metadata import StoredFacts, decode
-from rlmm_daemon.codec.marker import MARKER_KEY, BucketMarker, LayoutRow
-from rlmm_daemon.core.disposal.holds import held_whole, recounted
+from rlmm_daemon.codec.marker import MARKER_KEY, BucketMarker, LayoutRow, Presence
+from rlmm_daemon.core.disposal.holds import held_whole, recounted, with_told
 from rlmm_daemon.core.readiness.marker_verdict import (
     LogHistory,
     MarkerReason,
@@ -62,6 +62,11 @@ async def _nobody_else() -> None:
     """Take it that no other daemon has this one's broker id."""
 
 
+async def _no_files() -> Sequence[Presence]:
+    """Take it that no daemon has said anything of itself."""
+    return ()
+
+
 class SegmentPlace(msgspec.Struct, frozen=True, kw_only=True):
     """Where one set of a segment's objects lies, or may lie."""
 
@@ -88,6 +93,8 @@ class Bucket(LiveMarker):
         #: Asked before anything is begun that ends in a delete, and before the delete. Raises
         #: StorageUnavailable while another daemon of this broker id may know better.
         self.require_alone: Callable[[], Awaitable[None]] = _nobody_else
+        #: Asked by `open`: presence files tell of holds that an older marker has not.
+        self.presences: Callable[[], Awaitable[Sequence[Presence]]] = _no_files
 
     async def open(self, identity: BucketIdentity, past: StoragePast | None = None) -> BucketMarker:
         """Open the storage and return its marker with our layout in it; waits for the storage.
@@ -225,6 +232,7 @@ class Bucket(LiveMarker):
             for change in self.unwritten:
                 wanted = change(wanted)
             wanted = memory.put_into(wanted, identity.now_ms, identity.broker_id)
+            wanted = self._with_told(wanted, await self.presences())
             try:
                 if control is None or wanted is not present:
                     wanted = await self._put(wanted, control)
@@ -240,6 +248,18 @@ class Bucket(LiveMarker):
                     await self.hold_longer(hold, identity.cluster_id)
             return self.require()
         raise StorageUnavailable(f"the bucket marker was written by others {RACES_MAX} times")
+
+    def _with_told(self, wanted: BucketMarker, presences: Sequence[Presence]) -> BucketMarker:
+        """Return a marker with the holds that no memory of ours has, as it may be an older one."""
+        whole = with_told(wanted, presences)
+        if whole is not wanted:
+            log.warning(
+                "bucket marker got a hold that a presence file tells of; the marker lacked it, so "
+                "it may be an older one; once nothing is needed of it: rlmm partition end-hold",
+                bucket=self.name,
+                holds=[hold.metadata_partition for hold in whole.held if hold not in wanted.held],
+            )
+        return whole
 
     async def _written_with(self, memory: Remembered) -> None:
         """Forget what was owed, and tell of what is held as nobody can read it."""

@@ -106,6 +106,21 @@ async def present(storage: RemoteStorage) -> list[Presence]:
     return found
 
 
+async def present_or_denied(storage: RemoteStorage) -> list[Presence]:
+    """Return what each daemon says of itself; nothing where the storage lets nobody list them.
+
+    Raises:
+        StorageUnavailable: nobody can say now.
+    """
+    try:
+        return await present(storage)
+    except StorageUnavailable as error:
+        if error.fields.get("retry") is not False:
+            raise
+        log.warning("what other daemons have read is not known", error=error.message)
+        return []
+
+
 class PresenceFile:
     """One writer for one file, unless a clone writes it; two events ask for a write."""
 

@@ -13,10 +13,10 @@ from rlmm_daemon.daemon.base.state_directory import StateDirectory
 from rlmm_daemon.daemon.bucket import acceptance, storage_clock
 from rlmm_daemon.daemon.bucket.bucket import Bucket
 from rlmm_daemon.daemon.bucket.owed import gaps_of, loss_of, owe
-from rlmm_daemon.daemon.bucket.presence import present as every_presence
+from rlmm_daemon.daemon.bucket.presence import present_or_denied
 from rlmm_daemon.daemon.following.bucket_record import BucketLog
 from rlmm_daemon.daemon.following.history import furthest
-from rlmm_daemon.domain.errors import Malformed, StorageUnavailable, UnavailableError
+from rlmm_daemon.domain.errors import Malformed, UnavailableError
 from rlmm_daemon.domain.ids import (
     BrokerId,
     MetadataPartition,
@@ -106,7 +106,7 @@ class RecordedLog:
         than an acceptance, of whichever daemon, says nothing any more.
         """
         found: dict[int, dict[Position, str]] = {}
-        for other in await self._presences():
+        for other in await present_or_denied(self._storage):
             if other.broker_id == self._broker_id or other.cluster_id != present.cluster_id:
                 continue
             given_up = _given_up(present, other)
@@ -118,16 +118,6 @@ class RecordedLog:
                     said = known | {at: f"{known[at]}, {file}" if at in known else file}
                     found[number] = {each: said[each] for each in furthest([*known, at])}
         return found
-
-    async def _presences(self) -> Sequence[Presence]:
-        """Return every presence file; none where the storage does not let us list them."""
-        try:
-            return await every_presence(self._storage)
-        except StorageUnavailable as error:
-            if error.fields.get("retry") is not False:
-                raise
-            logger.warning("what other daemons have read is not known", error=error.message)
-            return ()
 
     async def _dated(self, present: BucketMarker) -> BucketMarker:
         """Return the marker with no loss that was accepted after it was written.

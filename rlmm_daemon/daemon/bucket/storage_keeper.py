@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from types import MappingProxyType
 
 import msgspec
@@ -29,6 +30,7 @@ from rlmm_daemon.daemon.bucket.presence import (
     Author,
     PresenceFacts,
     PresenceFile,
+    present_or_denied,
 )
 from rlmm_daemon.daemon.bucket.storage_past import RecordedPast
 from rlmm_daemon.daemon.metadata.manager import Manager
@@ -87,6 +89,7 @@ class StorageKeeper:
         self._author, self._private_log = author, private_log
         self._begun = asyncio.Event()
         bucket.require_alone = self._require_alone
+        bucket.presences = partial(present_or_denied, backend)
         self._refused: LastError | None = None
         self._presence: PresenceFile | None = None
 

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from rlmm_daemon.codec.marker import COMPARING, BucketMarker, Presence, PresencePartition
-from rlmm_daemon.core.disposal.holds import covers
+from rlmm_daemon.core.disposal.holds import forgotten
 from rlmm_daemon.domain.ids import uuid_text
 from rlmm_daemon.ports.event_log import EpochEnd, LogRange
 from rlmm_daemon.reconcile.read.log_reading import LogView
@@ -197,15 +197,8 @@ def _presences(evidence: Evidence) -> Iterable[str]:
 
 
 def _forgotten(key: str, presence: Presence, marker: BucketMarker | None) -> Iterable[str]:
-    """Yield that a daemon knows of a hold that the marker lacks.
-
-    Not of one behind which the loss of everything was accepted: what that leaves holds all of it.
-    """
-    over = any(
-        loss.metadata_partition is None and presence.written_at_ms < loss.accepted_at_ms - SKEW_MS
-        for loss in (marker.accepted_losses if marker else ())
-    )
-    if marker is not None and not over and not covers(marker, presence.holds):
+    """Yield that a daemon knows of a hold that the marker lacks."""
+    if marker is not None and forgotten(marker, presence, SKEW_MS):
         yield (
             f"{key}: its daemon knows of a hold that the marker lacks (written"
             f" {_written(presence)}): an older marker was put back, which that daemon mends while"
