@@ -59,6 +59,8 @@ SECTIONS: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
             "copy": Row(f"{_CLI}.move.copy", "Copy a segment to the remote storage."),
             "delete": Row(f"{_CLI}.move.delete", "Delete a segment for good."),
             "purge": Row(f"{_CLI}.move.purge", "Have a topic's remote data removed."),
+            "pause": Row(f"{_CLI}.move.pause", "Let no copy of a topic begin.", "pause"),
+            "resume": Row(f"{_CLI}.move.pause", "Let a topic's copies begin again.", "resume"),
         },
         "Mend": {
             "storage": Row(f"{_CLI}.mend.storage", "Check what the remote storage allows."),

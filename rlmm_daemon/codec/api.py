@@ -282,6 +282,14 @@ class PurgeParams(_Array, frozen=True):
     timeout_ms: int | None = None
 
 
+class PauseParams(_Array, frozen=True):
+    """A topic, by name or id, whose copies stop or go on; nothing happens without `execute`."""
+
+    topic: TopicName
+    execute: bool = False
+    timeout_ms: int | None = None
+
+
 class NoParams(_Array, frozen=True):
     """Nothing but a deadline."""
 
@@ -400,6 +408,8 @@ _ROWS: Final = (
     Method("snapshot_now", MetadataPartitionParams, list[dict[str, Any]], A),
     Method("cleanup", NoParams, dict[str, Any], R),
     Method("purge", PurgeParams, dict[str, Any], A),
+    Method("topic_pause", PauseParams, dict[str, Any], A),
+    Method("topic_resume", PauseParams, dict[str, Any], A),
     Method("drain", NoParams, None, A),
     Method("partition_retry", MetadataPartitionParams, dict[str, Any], A),
     Method("partition_rebuild", MetadataPartitionParams, dict[str, Any], A),

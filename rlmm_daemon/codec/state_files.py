@@ -110,6 +110,20 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     for_purge: list[str] = []
 
 
+class PausedTopic(msgspec.Struct, frozen=True, array_like=True):
+    """A topic of which no copy begins."""
+
+    topic: str
+    since_ms: int
+
+
+class Paused(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operator paused, until the same is resumed."""
+
+    format: int = FORMAT
+    topics: list[PausedTopic]
+
+
 class Lost(msgspec.Struct, frozen=True, kw_only=True):
     """The live finished segments of a fold that had to be dropped, as key 0 records."""
 
@@ -126,14 +140,14 @@ class Lost(msgspec.Struct, frozen=True, kw_only=True):
     records: list[bytes]
 
 
-JsonFile = TypeVar("JsonFile", Identity, Announced, Positions, Accepted, Observed)
+JsonFile = TypeVar("JsonFile", Identity, Announced, Positions, Accepted, Observed, Paused)
 
 
 class _Format(msgspec.Struct):
     format: int = 0
 
 
-def to_json(content: Identity | Announced | Positions | Accepted | Observed) -> bytes:
+def to_json(content: Identity | Announced | Positions | Accepted | Observed | Paused) -> bytes:
     """Return a file's bytes, indented, ending in its checksum and a newline."""
     return sealed(msgspec.json.encode(content))
 

@@ -158,6 +158,12 @@ class InternalError(UnavailableError):
     code = 207
 
 
+class CopiesPaused(UnavailableError):
+    """An operator paused the copies of this topic; nothing was begun."""
+
+    code = 208
+
+
 class CorruptError(RlmmError):
     """Stored state contradicts itself; serving on would risk data."""
 

@@ -17,6 +17,11 @@ class TopicMetrics:
     """
 
     def __init__(self, into: CollectorRegistry) -> None:
+        #: By `rlmm pause`, at this daemon.
+        self.paused = Gauge("rlmm_topics_paused", "Topics whose copies are paused.", registry=into)
+        self.refused = Counter(
+            "rlmm_copies_paused_total", "Copies refused by a pause.", registry=into
+        )
         #: Of one that is followed in part, those of that part.
         self.segments = Gauge(
             "rlmm_topic_segments", "Segments in COPY_SEGMENT_FINISHED.", _LABELS, registry=into

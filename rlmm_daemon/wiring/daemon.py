@@ -13,7 +13,6 @@ from rlmm_daemon import __version__
 from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.adapters.os.disk import LocalDisk
 from rlmm_daemon.adapters.os.lock_place import place_of
-from rlmm_daemon.adapters.os.mounts import is_of_this_host
 from rlmm_daemon.adapters.passes.in_threads import InThreads
 from rlmm_daemon.adapters.passes.process import OneProcess
 from rlmm_daemon.config import Config, differences
@@ -43,7 +42,6 @@ from rlmm_daemon.daemon.operator.topics import TopicLabels, Topics
 from rlmm_daemon.daemon.process.runtime import Runtime, Stopping, execute
 from rlmm_daemon.daemon.process.systemd import Notifier
 from rlmm_daemon.daemon.reading.fetcher import Fetcher
-from rlmm_daemon.daemon.reading.read_caches import ReadCaches
 from rlmm_daemon.daemon.socket.server import Server
 from rlmm_daemon.observability import logging
 from rlmm_daemon.observability.metrics import Metrics
@@ -53,10 +51,10 @@ from rlmm_daemon.wiring.cleaner import CleanerRoom, proof_of
 from rlmm_daemon.wiring.options import (
     copy_options_of,
     manager_options_of,
-    read_cache_options_of,
     server_options_of,
 )
 from rlmm_daemon.wiring.page import page_room
+from rlmm_daemon.wiring.reading import fetcher_of, read_caches_of
 from rlmm_daemon.wiring.recovery import recovery_of
 
 logger = structlog.get_logger(__name__)
@@ -170,8 +168,16 @@ class Daemon:
         view = self._cluster_view(manager)
         kafka = adapters.kafka_log_of(config, manager.log)
         copier = self._copier(manager, jobs, view)
-        caches = self._read_caches(manager, jobs)
-        fetcher = self._fetcher(manager, caches)
+        caches = read_caches_of(
+            config,
+            manager,
+            jobs,
+            disk=self.cache_disk,
+            clock=self._clock,
+            rng=self._rng,
+            metrics=self._metrics,
+        )
+        fetcher = fetcher_of(manager, bucket, caches, rng=self._rng, metrics=self._metrics)
         proof = proof_of(config, manager, view, self.disk)
         room = (
             None
@@ -283,20 +289,9 @@ class Daemon:
             now_ms=self._clock.now_ms,
             passes=self._passes,
             require_copyable=view.refuse_copy,
+            require_running=manager.pauses.require_running,
             metrics=self._metrics.storage,
             bugs=manager.bugs,
-        )
-
-    def _fetcher(self, manager: Manager, caches: ReadCaches | None) -> Fetcher | None:
-        if self._storage is None:
-            return None
-        return Fetcher(
-            self._storage.bucket,
-            manager.events,
-            rng=self._rng,
-            caches=caches,
-            metrics=self._metrics,
-            may_name=is_of_this_host,
         )
 
     def _standing(
@@ -405,22 +400,6 @@ class Daemon:
                 host=f"{socket.gethostname()}, pid {os.getpid()}",
             ),
             private_log=not isinstance(self._config.event_log, KafkaLogConfig),
-        )
-
-    def _read_caches(self, manager: Manager, jobs: asyncio.TaskGroup) -> ReadCaches | None:
-        """Return what remote reads need; local files are sent as they are."""
-        if not isinstance(self._config.storage, S3StorageConfig):
-            return None
-        return ReadCaches(
-            read_cache_options_of(self._config),
-            manager.events,
-            disk=self.cache_disk,
-            spawn=lambda work, name: jobs.create_task(work, name=name),
-            rng=self._rng,
-            metrics=self._metrics.reads,
-            monotonic=self._clock.monotonic,
-            turns=manager.turns,
-            bugs=manager.bugs,
         )
 
     def _on_drain(self, manager: Manager, copier: Copier, server: Server) -> None:

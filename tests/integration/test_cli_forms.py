@@ -25,6 +25,8 @@ TWO_FORMS = (
     "tail",
     "cleanup",
     "purge {topic_id}",
+    "pause orders",
+    "resume orders",
     "snapshot now",
     "snapshot verify {state}",
     "snapshot show {snapshot}",

@@ -74,6 +74,8 @@ ELSEWHERE: Mapping[str, str] = MappingProxyType(
     {
         "run": "it is the daemon",
         "drain": "it ends the daemon, as the makers of failures do",
+        "pause": "integration/test_pause.py: it ends no failure",
+        "resume": "integration/test_pause.py",
         "setup": "integration/test_setup.py: it writes a configuration, before there is a daemon",
         "log copy": "one of its two logs is Kafka's: tests/kafka",
         "reconcile run": "on Spark: tests/reconcile",

@@ -116,3 +116,27 @@ def test_a_deletion_beside_another_storage_outlasts_a_restart_and_what_it_leaves
     (row,) = left()
     assert (row["topic"], row["gone"], row["segments"]) == ("left", True, stored)
     assert daemon.rlmm("cleanup").returncode == 1
+
+
+def test_a_broker_asks_again_while_a_topic_is_paused_and_tiers_it_once_it_is_resumed(
+    one: Fleet,
+) -> None:
+    """Nothing of it is begun, so nothing has to be rolled back; what was tiered is read."""
+    one.create("paused", [1])
+    end = one.write("paused", COUNT) + 1
+    one.until_tiered("paused", end)
+    began = len(one.stored("paused", ".log"))
+    with one.daemons[1].client() as client:
+        client.topic_pause("paused", execute=True)
+        end = one.write("paused", COUNT, first=COUNT) + 1
+
+        def refused() -> int:
+            return int(client.status()["paused"]["refused"])
+
+        until(lambda: refused() >= 3, "the broker has asked again and again")
+        segments = [segment.state.name for segment in client.segments("paused-0")]
+        assert segments == ["COPY_SEGMENT_FINISHED"] * began, "nothing was begun"
+        assert one.read("paused").ranges == [[0, 2 * COUNT - 1]], "from the tier and from the disk"
+        client.topic_resume("paused", execute=True)
+    one.until_tiered("paused", end)
+    assert one.read("paused").ranges == [[0, 2 * COUNT - 1]]

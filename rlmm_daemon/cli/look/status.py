@@ -1,5 +1,6 @@
 """`rlmm status`: the daemon on one screen."""
 
+import time
 from typing import Any, Final
 
 import click
@@ -21,7 +22,8 @@ def command(*, target: Target) -> None:
 
     Exit code 1 if a metadata partition failed, the log takes no writes (its disk is full), the log
     or the storage has trouble, a request met a bug within the last hour, another daemon runs under
-    this broker id, or a copy failed of a segment that somebody else finished.
+    this broker id, nobody can tell which topics are paused, or a copy failed of a segment that
+    somebody else finished.
 
     \b
     --json: version, broker_id, cluster_id, uptime_seconds, draining, log{open, topic_id,
@@ -32,6 +34,7 @@ def command(*, target: Target) -> None:
     segments_in_memory, segments_in_snapshots, user_partitions_awake, user_partitions_asleep,
     events_put_aside, bytes_put_aside, bytes_per_segment}, copying_process{pid, in_hand},
     storage{kind, error, other_daemon}, snapshots{rejected, failures}, copies[],
+    paused{topics[{topic, since_ms}], trouble, refused},
     internal_errors{count, last{where, error, seconds_ago}}, unsettled_copies[{partition,
     segment_id, message, at_ms}], observation{watches, last_look_ms, trouble, seen_alive, marked,
     topics[]} or null, controllers{standing, trouble, at{epoch, end}, age_seconds, topics, brokers,
@@ -50,11 +53,12 @@ def command(*, target: Target) -> None:
 def _trouble(status: dict[str, Any]) -> bool:
     log = status["log"]
     failed = status["metadata_partitions"].get("failed", 0)
+    unknown = (status.get("paused") or {}).get("trouble")
     unwritable = log.get("unwritable")  # a daemon from before says nothing of it
     other = status["storage"].get("other_daemon")  # nor of it
     troubles = (failed, log["failure"], log["trouble"], unwritable, status["storage"]["error"])
     unsettled = status.get("unsettled_copies")  # a daemon from before says nothing of them
-    return any((*troubles, other, unsettled)) or _met_bug_lately(status)
+    return any((*troubles, other, unsettled, unknown)) or _met_bug_lately(status)
 
 
 def _met_bug_lately(status: dict[str, Any]) -> bool:
@@ -96,6 +100,7 @@ def _show(status: dict[str, Any]) -> None:
             "storage": storage["kind"] + (f": {storage['error']}" if storage["error"] else ""),
             **({"other daemon": other} if (other := storage.get("other_daemon")) else {}),
             "copies": len(status["copies"]),
+            **_paused(status.get("paused")),
             **_bugs(status),
             **_unsettled(status.get("unsettled_copies") or []),
             **({"observed": _observed(status["observation"])} if status["observation"] else {}),
@@ -110,6 +115,17 @@ def _show(status: dict[str, Any]) -> None:
         show_table(columns, rows, fold=("copy of", "phase", "call in flight"))
     if log["failure"]:
         click.echo(f"\nNext: {log['failure']['command']}")
+
+
+def _paused(paused: dict[str, Any] | None) -> dict[str, str]:
+    """The topics of which no copy begins, if there are any."""
+    if not paused or not (paused["topics"] or paused["trouble"]):
+        return {}  # a daemon from before says nothing of it
+    now_ms = time.time_ns() // 1_000_000
+    topics = [
+        f"{each['topic']} ({phrases.ago(each['since_ms'], now_ms)})" for each in paused["topics"]
+    ]
+    return {"paused": paused["trouble"] or f"{', '.join(topics)}; rlmm resume TOPIC ends it"}
 
 
 def _unsettled(rows: list[dict[str, Any]]) -> dict[str, str]:

@@ -297,6 +297,22 @@ class AsyncClient(AsyncCaller):
         result: dict[str, Any] = await self._ask("purge", params, timeout_seconds, JOB_SECONDS)
         return result
 
+    async def topic_pause(
+        self, topic: str, *, execute: bool = False, timeout_seconds: float | None = None
+    ) -> dict[str, Any]:
+        """Return what a pause of a topic's copies is about; with `execute` none begins any more."""
+        params = api.PauseParams(topic, execute)
+        result: dict[str, Any] = await self._ask("topic_pause", params, timeout_seconds)
+        return result
+
+    async def topic_resume(
+        self, topic: str, *, execute: bool = False, timeout_seconds: float | None = None
+    ) -> dict[str, Any]:
+        """Return what ending a pause is about; with `execute` copies begin again."""
+        params = api.PauseParams(topic, execute)
+        result: dict[str, Any] = await self._ask("topic_resume", params, timeout_seconds)
+        return result
+
     async def drain(self, *, timeout_seconds: float | None = None) -> None:
         """Let the daemon finish what it does and end."""
         await self._ask("drain", api.NoParams(), timeout_seconds)

@@ -290,6 +290,22 @@ class Client(Caller):
         result: dict[str, Any] = self._ask("purge", params, timeout_seconds, JOB_SECONDS)
         return result
 
+    def topic_pause(
+        self, topic: str, *, execute: bool = False, timeout_seconds: float | None = None
+    ) -> dict[str, Any]:
+        """Return what a pause of a topic's copies is about; with `execute` none begins any more."""
+        params = api.PauseParams(topic, execute)
+        result: dict[str, Any] = self._ask("topic_pause", params, timeout_seconds)
+        return result
+
+    def topic_resume(
+        self, topic: str, *, execute: bool = False, timeout_seconds: float | None = None
+    ) -> dict[str, Any]:
+        """Return what ending a pause is about; with `execute` copies begin again."""
+        params = api.PauseParams(topic, execute)
+        result: dict[str, Any] = self._ask("topic_resume", params, timeout_seconds)
+        return result
+
     def drain(self, *, timeout_seconds: float | None = None) -> None:
         """Let the daemon finish what it does and end."""
         self._ask("drain", api.NoParams(), timeout_seconds)

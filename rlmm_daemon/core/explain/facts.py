@@ -264,6 +264,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     #: Broker -> copies it finished although another broker had begun a later one.
     late_writers: Mapping[int, int] = msgspec.field(default_factory=dict)
     copies: tuple[CopyInFlight, ...] = ()
+    #: Since when no copy of its topic begins, as an operator ordered; None: they do.
+    paused_since_ms: int | None = None
+    #: Why nobody can tell what is paused, so that no copy begins.
+    pause_trouble: str | None = None
     copy_failure: CopyFailure | None = None
     #: The last of this partition first.
     unsettled: tuple[UnsettledCopy, ...] = ()

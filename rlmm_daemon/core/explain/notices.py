@@ -105,6 +105,23 @@ def _reasons(counts: Iterable[tuple[str, int]]) -> str:
 NOTICES: Final = (
     *(_phase(phase, words) for phase, words in _PHASES.items()),
     NoticeRow(
+        name="copies_paused",
+        applies=lambda f: f.paused_since_ms is not None,
+        sentence=lambda f: (
+            "Copies of this topic were paused at this daemon "
+            f"{phrases.ago(f.paused_since_ms or 0, f.now_ms)}: the broker asks again and again, "
+            "and keeps on its own disk what is not copied. Reads and deletes go on."
+        ),
+        command=lambda f: f"rlmm resume {evidence.topic(f)}",
+        trouble=False,
+    ),
+    NoticeRow(
+        name="pauses_unknown",
+        applies=lambda f: f.pause_trouble is not None,
+        sentence=lambda f: f"Nobody can tell which topics are paused: {f.pause_trouble}.",
+        command=lambda f: f"rlmm resume {evidence.topic(f)}",
+    ),
+    NoticeRow(
         name="copy_failed",
         applies=lambda f: f.copy_failure is not None,
         sentence=_copy_failed,

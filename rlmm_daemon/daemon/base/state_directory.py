@@ -9,6 +9,7 @@
     owed-marker.json          what was accepted while the bucket had no marker, until one has it
     other-daemon.txt          the daemon of this broker id that was met, until it was silent
     observed.json             topic ids that the cluster was heard to know (cleaner.observe)
+    paused.json               topics of which no copy begins (rlmm pause)
     snapshots/N-G.snapshot    a fold of metadata partition N, generation G
     N.lost                    segments that a dropped fold knew and the log may have lost
 
@@ -30,6 +31,7 @@ from rlmm_daemon.codec.state_files import (
     JsonFile,
     Lost,
     Observed,
+    Paused,
     Position,
     Positions,
     from_json,
@@ -52,6 +54,7 @@ ANNOUNCED: Final = "announced.json"
 POSITIONS: Final = "positions.json"
 ACCEPTED: Final = "accepted.json"
 OBSERVED: Final = "observed.json"
+PAUSED: Final = "paused.json"
 MARKER: Final = "marker.json"
 OWED_MARKER: Final = "owed-marker.json"
 OTHER_DAEMON: Final = "other-daemon.txt"
@@ -62,6 +65,7 @@ _FILES: Final = {
     Positions: POSITIONS,
     Accepted: ACCEPTED,
     Observed: OBSERVED,
+    Paused: PAUSED,
 }
 
 
@@ -115,7 +119,7 @@ class StateDirectory:
         """Return the log's identity of earlier starts; None on a fresh directory."""
         return await self._known(IDENTITY, Identity)
 
-    async def write(self, known: Identity | Positions | Accepted | Observed) -> None:
+    async def write(self, known: Identity | Positions | Accepted | Observed | Paused) -> None:
         """Replace what was known, in the file of its kind."""
         await self.disk.write_atomically(f"{self.path}/{_FILES[type(known)]}", to_json(known))
 
@@ -139,6 +143,10 @@ class StateDirectory:
         """Return which topic ids were heard of before."""
         return await self._known(OBSERVED, Observed)
 
+    async def paused(self) -> Paused | None:
+        """Return which topics are paused; None if none ever was."""
+        return await self._known(PAUSED, Paused)
+
     async def marker(self) -> bytes | None:
         """Return the copy of the bucket's marker, as the bucket had it.
 
@@ -156,13 +164,12 @@ class StateDirectory:
         """Return a marker with what was accepted while the bucket had none; None if nothing was."""
         return await self._read(OWED_MARKER)
 
-    async def write_owed_marker(self, data: bytes) -> None:
-        """Replace it."""
-        await self.disk.write_atomically(f"{self.path}/{OWED_MARKER}", data)
-
-    async def remove_owed_marker(self) -> None:
-        """Forget it, durably; absent is fine."""
-        await self._remove(OWED_MARKER)
+    async def write_owed_marker(self, data: bytes | None) -> None:
+        """Replace it; None: nothing is owed any more."""
+        if data is None:
+            await self._remove(OWED_MARKER)
+        else:
+            await self.disk.write_atomically(f"{self.path}/{OWED_MARKER}", data)
 
     async def other_daemon(self) -> str | None:
         """Return who was met under this broker id and was not silent since; None if nobody was."""

@@ -128,7 +128,7 @@ class RecordedPast:
     async def paid(self) -> None:
         """Remove the file; one that stays costs a hold that comes back once."""
         try:
-            await self._state.remove_owed_marker()
+            await self._state.write_owed_marker(None)
         except OSError as error:
             log.warning("what the bucket marker was owed is not removed", error=str(error))
 

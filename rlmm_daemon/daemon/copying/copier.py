@@ -74,12 +74,14 @@ class Copier:
         now_ms: Callable[[], int],
         passes: Passes,
         require_copyable: Callable[[TopicIdPartition], None] = lambda _: None,
+        require_running: Callable[[TopicIdPartition], None] = lambda _: None,
         metrics: StorageMetrics | None = None,
         bugs: Bugs | None = None,
     ) -> None:
         """Without a bucket (`kind = "none"`) every method is StorageNotConfigured.
 
-        `require_copyable` raises for a partition that must not be copied, whoever asks.
+        `require_copyable` raises for a partition that must not be copied, whoever asks;
+        `require_running` for one of which nothing new may begin.
         """
         self._log, self._tasks, self._options = log, tasks, options
         self._jobs: dict[SegmentId, CopyJob] = {}
@@ -97,7 +99,7 @@ class Copier:
         self._bugs = Bugs() if bugs is None else bugs
         self._metrics = metrics or Metrics().storage
         self._draining = False
-        self._require_copyable = require_copyable
+        self._require_copyable, self._require_running = require_copyable, require_running
         self._tools = (
             None
             if bucket is None
@@ -312,6 +314,8 @@ class Copier:
             return job
         if self._draining:
             raise Draining
+        if kind is CopyKind.WHOLE:  # the other kind has begun: its COPY_SEGMENT_STARTED is there
+            self._require_running(given.partition)
         if len(self._jobs) >= self._options.parallel_max + self._options.waiting_max:
             raise Overloaded("too many copies are waiting")
         if self.late is not None and self.late.is_busy(given.segment_id):

@@ -21,6 +21,7 @@ from rlmm_daemon.daemon.following.follower import Follower
 from rlmm_daemon.daemon.following.hooks import ManagerHooks
 from rlmm_daemon.daemon.metadata.assignment import Assignment
 from rlmm_daemon.daemon.metadata.gates import Gates
+from rlmm_daemon.daemon.metadata.pauses import Pauses
 from rlmm_daemon.daemon.metadata.publisher import Publisher
 from rlmm_daemon.domain.errors import (
     IllegalTransition,
@@ -56,10 +57,11 @@ class Events:
         gates: Gates,
         clock: Clock,
         hooks: ManagerHooks,
+        pauses: Pauses,
     ) -> None:
         self._log, self._publisher = log, publisher
         self._fleet, self._assignment, self._gates = fleet, assignment, gates
-        self._clock = clock
+        self._clock, self._pauses = clock, pauses
         self.on_delete_started = hooks.delete_started
         self.on_delete_put_aside = hooks.delete_put_aside
         #: A cleaner runs here: it alone says that a partition's removal began or ended.
@@ -73,6 +75,7 @@ class Events:
         Raises:
             InvalidArgument, Malformed: not such a record.
             NotAssigned, NotLeader: the broker may not copy this partition.
+            CopiesPaused: nobody may; nothing was appended.
             IllegalTransition: the segment exists and differs; nothing was appended.
             OutcomeUnknown: it may be in the log, now or later.
         """
@@ -104,6 +107,7 @@ class Events:
             self._gates.require_announced(event.partition)
             if not self._assignment.announced[event.partition]:
                 raise NotLeader(f"the broker's last word made it a follower of {event.partition}")
+        self._pauses.require_running(event.partition)
         return event, normal
 
     async def update(

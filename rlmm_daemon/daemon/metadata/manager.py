@@ -34,6 +34,7 @@ from rlmm_daemon.daemon.metadata.events import Events
 from rlmm_daemon.daemon.metadata.gates import Gates
 from rlmm_daemon.daemon.metadata.lookups import Lookups
 from rlmm_daemon.daemon.metadata.on_demand import OnDemand
+from rlmm_daemon.daemon.metadata.pauses import Pauses
 from rlmm_daemon.daemon.metadata.previous_state import keep_announced, remembered
 from rlmm_daemon.daemon.metadata.publisher import Publisher
 from rlmm_daemon.domain.errors import (
@@ -119,6 +120,7 @@ class Manager:
         self.gates = Gates(self.fleet, self.assignment, self.snapshotter)
         self.lookups = Lookups(self.fleet, self.assignment, self.gates)
         self.on_demand = OnDemand(self.fleet, self.gates)
+        self.pauses = Pauses(self.state, clock.now_ms)
         self._publisher = Publisher(self.fleet, self.gates, clock)
         self.events = Events(
             log,
@@ -128,6 +130,7 @@ class Manager:
             gates=self.gates,
             clock=clock,
             hooks=self.hooks,
+            pauses=self.pauses,
         )
 
     # The tasks.
@@ -136,6 +139,7 @@ class Manager:
         """Serve until cancelled; the socket may ask from the first moment and hears "not ready"."""
         await self._insist(self.state.open)
         try:
+            await self._insist(self.pauses.load)
             known, positions, warm = await self._insist(partial(remembered, self.state))
             await self._insist(self.snapshots.sweep)
             async with asyncio.TaskGroup() as group:

@@ -140,6 +140,8 @@ def _of_daemon(
             _copy(job) for job in copies.jobs() if job.partition == name and job.phase != ENDED
         ),
         copy_failure=copies.failures().get(name),
+        paused_since_ms=None if partition is None else manager.pauses.since_ms(partition.topic),
+        pause_trouble=manager.pauses.trouble,
         unsettled=tuple(row for row in reversed(copies.unsettled()) if row.partition == name),
     )
 

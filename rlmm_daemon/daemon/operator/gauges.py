@@ -127,6 +127,9 @@ class Gauges:
         self._metrics.storage.copying.set(sum(job.phase != "queued" for job in jobs))
         self._metrics.storage.copies_waiting.set(sum(job.phase == "queued" for job in jobs))
         self._totals()
+        pauses = self._manager.pauses
+        self._metrics.topics.paused.set(len(pauses.rows()))
+        self._metrics.topics.refused.inc(self._grown("paused", pauses.refused))
         yield
         if self._topics is not None and self._topics.taken_at_ms is not None:
             yield from self._by_topic(self._topics.known())

@@ -22,6 +22,7 @@ from rlmm_daemon.daemon.metadata.user_partitions import user_partitions
 from rlmm_daemon.daemon.operator import selector as selectors
 from rlmm_daemon.daemon.operator import tailing
 from rlmm_daemon.daemon.operator.mending import LogRepair, Mending
+from rlmm_daemon.daemon.operator.pausing import Pausing
 from rlmm_daemon.daemon.operator.recovering import Recovery
 from rlmm_daemon.daemon.process.runtime import Runtime
 from rlmm_daemon.domain.errors import (
@@ -74,6 +75,7 @@ class Operator:
         self._runtime = runtime
         self._mending = Mending(manager, guard=guard, repair=repair, recovery=recovery)
         self._recovery = recovery
+        self._pausing = Pausing(manager)
         self._removals = removals
         self._left_behind = left_behind
 
@@ -207,6 +209,14 @@ class Operator:
         order = Purge(self._require_removals().cleaner)
         self._on_demand.follow_set()  # nobody knows what the log names while the whole of it failed
         return await order.purge(TopicId(topic_id), execute=execute, existing=existing)
+
+    async def topic_pause(self, topic: str, *, execute: bool) -> dict[str, Any]:
+        """Return what a pause of a topic's copies is about; pause them if told so."""
+        return await self._pausing.pause(topic, execute=execute)
+
+    async def topic_resume(self, topic: str, *, execute: bool) -> dict[str, Any]:
+        """Return what ending a pause is about; let copies begin again if told so."""
+        return await self._pausing.resume(topic, execute=execute)
 
     def _require_removals(self) -> Report:
         if self._removals is None:

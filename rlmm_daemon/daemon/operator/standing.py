@@ -118,6 +118,11 @@ class Standing:
                 "error": storage.error and storage.error.message,
                 "other_daemon": storage.other_daemon and storage.other_daemon.message,
             },
+            "paused": {
+                "topics": [asdict(each) for each in manager.pauses.rows()],
+                "trouble": manager.pauses.trouble,
+                "refused": manager.pauses.refused,
+            },
             "snapshots": {
                 "rejected": manager.snapshots.rejected,
                 "failures": manager.snapshotter.failures,

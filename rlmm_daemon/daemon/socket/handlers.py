@@ -171,6 +171,12 @@ REQUESTS: Final[dict[str, Request]] = {
     "purge": lambda services, params, _caller: services.operator.purge(
         params.topic_id, execute=params.execute, existing=params.existing
     ),
+    "topic_pause": lambda services, params, _caller: services.operator.topic_pause(
+        params.topic, execute=params.execute
+    ),
+    "topic_resume": lambda services, params, _caller: services.operator.topic_resume(
+        params.topic, execute=params.execute
+    ),
     "drain": lambda services, _params, _caller: services.operator.drain(),
     "partition_retry": lambda services, params, _caller: services.operator.partition_retry(
         params.metadata_partition

@@ -459,6 +459,8 @@ NOT_TYPED: Final[Mapping[str, str]] = {
     ),
     "config from-properties": "writes a configuration",
     "setup": "writes a configuration",
+    "pause": "begins nothing: `unit/daemon/metadata/test_pauses.py`",
+    "resume": "as pause",
 }
 #: Command -> what it calls.
 ORDERS: Final[Mapping[str, Order]] = {

@@ -7,6 +7,7 @@ from rlmm_daemon.adapters.event_log.memory import MemoryEventLog, MemoryLogStore
 from rlmm_daemon.config import load
 from rlmm_daemon.domain.ids import TopicId
 from rlmm_daemon.wiring.daemon import Daemon
+from rlmm_daemon.wiring.reading import read_caches_of
 
 CONFIG = """
 [daemon]
@@ -33,7 +34,15 @@ async def test_the_read_cache_takes_no_thread_from_the_event_log(tmp_path: Path)
     async with asyncio.TaskGroup() as jobs:
         store = MemoryLogStore(topic_id=TopicId(bytes(16)), partition_count=1)
         manager = daemon._manager(MemoryEventLog(store))
-        caches = daemon._read_caches(manager, jobs)
+        caches = read_caches_of(
+            config,
+            manager,
+            jobs,
+            disk=daemon.cache_disk,
+            clock=daemon._clock,
+            rng=daemon._rng,
+            metrics=daemon._metrics,
+        )
         assert caches is not None
         assert caches.chunks is not None
         assert caches.chunks._disk is daemon.cache_disk

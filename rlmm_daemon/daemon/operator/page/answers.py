@@ -189,6 +189,7 @@ class Answers:
                 "deleting": each.deleting,
                 "bytes": each.finished_bytes,
                 "marked": each.marked,
+                "paused_since_ms": self._manager.pauses.since_ms(each.topic),
                 "copies": copying.get(each.topic, 0),
                 "oldest_copy_seconds": oldest.get(each.topic),
                 "copied_bytes": self._copier.bytes_by_topic.get(each.topic, 0),

@@ -3,13 +3,17 @@
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from rlmm_daemon.core.fold.cache import PartitionCache
+from rlmm_daemon.daemon.base.caller import Caller
 from rlmm_daemon.daemon.metadata import tally
 from rlmm_daemon.daemon.operator import gauges
 from rlmm_daemon.daemon.socket.limits import ServerStats
+from rlmm_daemon.domain.errors import CopiesPaused
 from rlmm_daemon.domain.ids import TopicIdPartition
 from rlmm_daemon.observability.metrics import Metrics
-from tests.unit.daemon.events import NEIGHBOUR, TP, copied, of, until
+from tests.unit.daemon.events import NEIGHBOUR, TP, copied, of, started, until
 from tests.unit.daemon.following.test_mapped import NEVER
 
 OTHER = next(
@@ -69,3 +73,16 @@ async def test_the_segments_of_many_user_partitions_are_counted_in_steps(rig):
         counted = samples(shown, "rlmm_segments")
         assert counted["COPY_SEGMENT_FINISHED"] == 4
         assert counted["COPY_SEGMENT_STARTED"] == counted["DELETE_SEGMENT_STARTED"] == 0
+
+
+async def test_paused_topics_and_the_copies_that_they_refused_are_counted(rig):
+    async with rig.manager(snapshots=NEVER) as manager:
+        manager.replace_assignment([TP], [])
+        await until(lambda: manager.lookups.is_ready(TP))
+        await manager.pauses.pause(TP.topic)
+        with pytest.raises(CopiesPaused):
+            await manager.events.add(started(1, 0, 9), Caller.BROKER)
+        shown = gauges_of(manager)
+        list(shown._steps())
+        assert "\nrlmm_topics_paused 1.0\n" in shown._metrics.text().decode()
+        assert "\nrlmm_copies_paused_total 1.0\n" in shown._metrics.text().decode()

@@ -235,6 +235,12 @@ class FakeOperator:
     async def purge(self, topic_id, *, execute, existing):
         return {"topic_id": topic_id.hex(), "executed": execute, "existing": existing}
 
+    async def topic_pause(self, topic, *, execute):
+        return {"topic": topic, "executed": execute}
+
+    async def topic_resume(self, topic, *, execute):
+        return {"topic": topic, "executed": execute}
+
     async def drain(self):
         self.drained = True
 

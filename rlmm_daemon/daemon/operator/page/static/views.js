@@ -49,6 +49,7 @@ function wrong(data) {
     log.failure && [log.failure.evidence, log.failure.command],
     log.unwritable && [`Writes are refused: ${log.unwritable}`, null],
     ...log.warnings.map((text) => [text, "rlmm doctor"]),
+    data.paused.trouble && [data.paused.trouble, "rlmm status"],
     data.storage.error && [data.storage.error, "rlmm storage doctor"],
     data.storage.other_daemon && [data.storage.other_daemon, "rlmm status"],
     data.internal_errors.count > 0 && [`${data.internal_errors.count} bugs were met, the last in ` +
@@ -135,7 +136,8 @@ function topicsTable(data, rates, offset) {
     ? make("p", {}, `The ${data.topics.length} largest of ${count(data.found)}: search for others.`) : null;
   return [table(`Topics, ${data.topics.length} of ${count(data.count)}, the largest first`, [
     ["Topic", (row) => link(`#/topic?${new URLSearchParams(
-      offset ? { id: row.topic_id, offset } : { id: row.topic_id })}`, `n ${row.topic_id}`, name(row.topic))],
+      offset ? { id: row.topic_id, offset } : { id: row.topic_id })}`, `n ${row.topic_id}`, name(row.topic)),
+      row.paused_since_ms ? make("span", { class: "wait" }, " paused") : null],
     ["Partitions", (row) => count(row.partitions), "number"],
     ["Segments", (row) => count(row.segments), "number"],
     ["Size", (row) => bytes(row.bytes), "number"],
