@@ -81,6 +81,9 @@ SECTIONS: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
             "setup": Row(f"{_CLI}.setup", "Set a daemon up beside a broker, from its files."),
             "config": Row(f"{_CLI}.config", "Make a configuration from server.properties."),
             "doctor": Row(f"{_CLI}.doctor", "Check what is around the daemon; say what to do."),
+            "support-bundle": Row(
+                f"{_CLI}.support_bundle", "Gather what a maintainer asks for, without secrets."
+            ),
             "quorum": Row(
                 f"{_CLI}.quorum.quorum", "Format, run, show and change a quorum of daemons."
             ),

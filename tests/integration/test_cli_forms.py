@@ -58,6 +58,7 @@ ELSEWHERE = {
     "drain": "integration/test_cli_changes.py",
     "quorum": "integration/test_quorum_processes.py",
     "setup": "integration/test_setup.py",
+    "support-bundle": "integration/test_support_bundle.py",
     "storage": "s3/test_verify.py",
 }
 

@@ -1,0 +1,1 @@
+"""A bundle for maintainers: whatever they would ask for, without secrets, beside any daemon."""
