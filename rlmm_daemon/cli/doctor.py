@@ -38,8 +38,9 @@ def command(file: str, overrides: tuple[str, ...], timeout: float, *, as_json: b
     """Check event log, broker and storage as configured; beside a daemon or without one.
 
     The event log has all that the daemon read of it, the log directories are this broker's, the
-    storage has its marker, and nobody else may read or change what is the daemon's. Nothing is
-    written or created. With Kafka: connection, identity, rights,
+    storage has its marker, and nobody else may read or change what is the daemon's. On the machine:
+    versions of daemon and plugin, the unit, descriptors, free disk, owners, the storage's clock.
+    Nothing is written or created. With Kafka: connection, identity, rights,
     the topic's settings, on how many disks an event is, every leader, reading, clocks, and, where
     they are asked for, discovery and observation.
 
@@ -59,7 +60,11 @@ def report(
     # Imported late: it brings the rooms of the daemon along.
     from rlmm_daemon.offline import checkup
 
-    findings = checkup.examine(config, seconds=seconds) + checkup.access(config, file)
+    findings = [
+        *checkup.examine(config, seconds=seconds),
+        *checkup.access(config, file),
+        *checkup.machine(config, file, seconds=seconds),
+    ]
     if as_json:
         show_json(findings)
     else:

@@ -1,7 +1,7 @@
 """Files, sockets and ports of a daemon that others may read, change or reach: one row each.
 
-Nothing is refused over them: on a machine of one's own they do no harm. Who owns a file is not
-judged, and neither are access control lists.
+Nothing is refused over them: on a machine of one's own they do no harm. Access control lists are
+not judged, and who owns a file only by `rlmm doctor`.
 """
 
 import ipaddress
@@ -112,6 +112,12 @@ _CHECKS: Final = (
         advice="chmod o-w: others could put a file of theirs in its place",
     ),
 )
+
+
+def owned_places(config: Config, file: str) -> list[Place]:
+    """Return what only root or the daemon's user should own."""
+    mine = [Place("the configuration", file), *_secrets(config, file)]
+    return [*mine, *_own_directories(config, file)]
 
 
 def exposures_in_time(config: Config, file: str, seconds: float) -> list[Exposure] | None:

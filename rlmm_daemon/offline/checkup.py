@@ -25,7 +25,7 @@ from rlmm_daemon.daemon.base.state_directory import StateDirectory
 from rlmm_daemon.domain.errors import RlmmError
 from rlmm_daemon.domain.ids import MetadataPartition, uuid_text
 from rlmm_daemon.domain.segment import SegmentSnapshot
-from rlmm_daemon.offline import checkup_broker, checkup_storage
+from rlmm_daemon.offline import checkup_broker, checkup_host, checkup_storage
 from rlmm_daemon.offline.checkup_kafka import (
     connection,
     controllers,
@@ -51,6 +51,11 @@ _ACCESS_SECONDS: Final = 10.0
 def examine(config: Config, *, seconds: float) -> list[CheckResult]:
     """Return every check's finding, in the order in which they depend on each other."""
     return asyncio.run(_all(config, seconds))
+
+
+def machine(config: Config, file: str, *, seconds: float) -> list[CheckResult]:
+    """Return the findings about the machine; `file` is the configuration's own path."""
+    return asyncio.run(checkup_host.host(config, file, seconds))
 
 
 def access(config: Config, file: str) -> list[CheckResult]:

@@ -223,6 +223,7 @@ class Daemon:
             event_log=event_log_kind(config),
             version=__version__,
         )
+        standing.plugins = server.stats.plugins
         manager.assignment.is_connected = server.has_metadata_manager
         manager.assignment.is_stored_for = server.has_heard_storage_manager
         topics = Topics(manager)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from rlmm_daemon import __version__
 from rlmm_daemon.cli import main
 from rlmm_daemon.offline import answers, checkup
 from tests.support.daemon_process import CONFIG
@@ -45,11 +46,15 @@ def examined(it: Stocked) -> dict[str, dict[str, str]]:
     return found
 
 
-WHOLE = dict.fromkeys(("event log", "log directories", "bucket marker", "access"), "ok")
+WHOLE = dict.fromkeys(("event log", "log directories", "bucket marker", "access", "owners"), "ok")
+#: As this machine happens to be: `unit/offline/test_checkup_host.py` has each of them.
+OF_THE_MACHINE = {"versions", "unit", "descriptors", "free disk"}
 
 
 def verdicts(it: Stocked) -> dict[str, str]:
-    return {name: each["verdict"] for name, each in examined(it).items()}
+    found = examined(it)
+    assert found.keys() >= OF_THE_MACHINE
+    return {name: row["verdict"] for name, row in found.items() if name not in OF_THE_MACHINE}
 
 
 def failing(it: Stocked) -> dict[str, str]:
@@ -63,6 +68,18 @@ def test_what_is_as_it_has_to_be_is_all_ok(it):
     assert verdicts(it) == WHOLE
     it.start()
     assert verdicts(it) == WHOLE
+
+
+def test_beside_a_daemon_its_version_and_its_descriptors_are_looked_at(it):
+    found = examined(it)
+    assert {found[check]["verdict"] for check in ("versions", "descriptors")} == {"skipped"}
+    it.start()
+    found = examined(it)
+    assert f"daemon {__version__}" in found["versions"]["found"]
+    assert "may have" in found["descriptors"]["found"]
+    with it.broker() as broker:
+        broker.is_ready(it.orders[0])
+        assert "metadata manager" in examined(it)["versions"]["found"]
 
 
 def test_a_log_that_the_daemon_had_and_that_is_not_there_fails(it):

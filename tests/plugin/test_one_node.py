@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rlmm_daemon import __version__
 from tests.plugin.conftest import PLUGIN
 from tests.plugin.fleet import METADATA_ONLY, Fleet, until
 
@@ -140,3 +141,11 @@ def test_a_broker_asks_again_while_a_topic_is_paused_and_tiers_it_once_it_is_res
         client.topic_resume("paused", execute=True)
     one.until_tiered("paused", end)
     assert one.read("paused").ranges == [[0, 2 * COUNT - 1]]
+
+
+def test_both_managers_say_which_version_they_are(one: Fleet) -> None:
+    with one.daemons[1].client() as client:
+        plugins = client.status()["broker"]["plugins"]
+    assert plugins.keys() == {"metadata", "storage"}
+    for name in plugins.values():
+        assert name.startswith(f"kafka-plugin {__version__}, Kafka "), name

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from rlmm_daemon import __version__
 from rlmm_daemon.config import Daemon
 from rlmm_daemon.domain.ids import BrokerId
 from tests.support.make_targets import make_targets
@@ -223,3 +224,13 @@ def test_ci_runs_only_targets_that_the_makefile_has():
     stages = set(re.findall(r"\bstage \S+ make ([a-z0-9-]+)", text))
     assert {"install", "lint", "types", "imports", "test", "sim", "demo"} <= stages
     assert stages <= make_targets()
+
+
+def test_plugin_and_daemon_bear_one_version():
+    """`rlmm doctor` holds what the plugin says against the daemon's."""
+    pom = (ROOT / "deploy/plugin/pom.xml").read_text()
+    source = ROOT / "deploy/plugin/src/main/java/rlmm/daemon/kafka/Greeting.java"
+    said = re.search(r'VERSION = "([^"]+)"', source.read_text())
+    assert said is not None
+    assert said[1] == __version__
+    assert f"<version>{__version__}</version>" in pom.partition("<dependencies>")[0]

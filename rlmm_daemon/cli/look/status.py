@@ -28,7 +28,7 @@ def command(*, target: Target) -> None:
     \b
     --json: version, broker_id, cluster_id, uptime_seconds, draining, log{open, topic_id,
     partition_count, trouble, unwritable, failure, compaction{done, failed, bytes_before,
-    bytes_after, trouble} or null}, broker{announced, leads, follows},
+    bytes_after, trouble} or null}, broker{announced, leads, follows, plugins{part: name}},
     metadata_partitions{state: count}, user_partitions, segments{state: count}, segment_bytes,
     memory{private_bytes, mapped_bytes, copying_process_private_bytes, snapshot_bytes,
     segments_in_memory, segments_in_snapshots, user_partitions_awake, user_partitions_asleep,

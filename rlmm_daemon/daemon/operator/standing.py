@@ -58,6 +58,8 @@ class Standing:
         self._storage = storage or (lambda: StorageView(kind=storage_kind(config)))
         self._log_facts = log_facts
         self._copying = copying
+        #: A broker's part -> what its plugin called itself.
+        self.plugins: Mapping[str, str] = {}
         self._started_at = manager.clock.monotonic()
 
     async def status(self) -> dict[str, Any]:
@@ -109,6 +111,7 @@ class Standing:
                 "announced": assignment.gate_open,
                 "leads": assignment.leads,
                 "follows": len(assignment.announced) - assignment.leads,
+                "plugins": dict(self.plugins),
             },
             "metadata_partitions": {
                 state.value: states.count(state) for state in PartitionState if state in states

@@ -91,6 +91,8 @@ class ServerStats(msgspec.Struct):
     bulk_bytes: int = 0
     #: Role -> connections open now, from their `hello` on.
     roles: Counter[str] = msgspec.field(default_factory=Counter)
+    #: A broker's part -> what its last connection called itself.
+    plugins: dict[str, str] = msgspec.field(default_factory=dict)
     #: (method, "ok" or an error's wire name) -> answers, but for look-ups answered at once.
     outcomes: Counter[tuple[str, str]] = msgspec.field(default_factory=Counter)
 

@@ -321,6 +321,8 @@ class Server:
             raise Unauthorized(f"uid {peer.uid} has no right on this socket", uid=peer.uid)
         introduction = replace(introduce(params), uid=peer.uid, pid=peer.pid)
         self._check(introduction, rights)
+        if introduction.role is Role.BROKER:
+            self._stats.plugins[introduction.part.value] = introduction.client
         _log.info(
             "server.hello", client=introduction.client, role=introduction.role.value,
             part=introduction.part.value, uid=peer.uid, pid=peer.pid,

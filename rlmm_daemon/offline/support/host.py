@@ -15,13 +15,21 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from rlmm_daemon import __version__
 from rlmm_daemon.core import phrases
 from rlmm_daemon.domain.errors import DaemonUnreachable
+
+
+class Peer(NamedTuple):
+    """The process on the other side of a socket."""
+
+    pid: int
+    uid: int
+
 
 UNITS: Final = ("rlmm-daemon.service", "rlmm-reconcile.service", "rlmm-reconcile.timer")
 #: Of one program that is asked.
@@ -112,7 +120,7 @@ def process(socket_path: str) -> str:
     Raises:
         DaemonUnreachable: nobody does.
     """
-    pid = _listener(socket_path)
+    pid = listener(socket_path).pid
     told = [f"pid {pid}, as SO_PEERCRED of {socket_path} says"]
     for name in _OF_PROCESS:
         try:
@@ -125,7 +133,12 @@ def process(socket_path: str) -> str:
     return "\n".join(told)
 
 
-def _listener(path: str) -> int:
+def listener(path: str) -> Peer:
+    """Return who listens on a Unix socket, by the kernel's word.
+
+    Raises:
+        DaemonUnreachable: nobody does.
+    """
     with socket.socket(socket.AF_UNIX) as connected:
         connected.settimeout(SECONDS)
         try:
@@ -133,8 +146,8 @@ def _listener(path: str) -> int:
         except OSError as error:
             raise DaemonUnreachable(f"nobody listens on {path}: {error.strerror}") from error
         told = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    pid, _, _ = struct.unpack("3i", told)
-    return int(pid)
+    pid, uid, _ = struct.unpack("3i", told)
+    return Peer(pid, uid)
 
 
 def metrics(listen: str) -> str:

@@ -19,6 +19,9 @@ final class Greeting {
     private static final String ADD_USER = "Add the broker's user to [socket.rights.write] in the daemon's configuration,"
         + " or its group (`rlmm`) to the broker's unit";
 
+    /** As the daemon's that it was built with; `rlmm doctor` holds the two side by side. */
+    static final String VERSION = "0.1.0";
+
     private Greeting() { }
 
     /** The daemon's word on this connection; an earlier daemon does not say of what kind its event log is: null. */
@@ -27,7 +30,7 @@ final class Greeting {
     private record Hello(PluginConfig config, String role, String part) implements Wire.Params {
         @Override
         public void pack(MessagePacker packer) throws IOException {
-            packer.packArrayHeader(8).packInt(Wire.PROTOCOL).packString("kafka-plugin, Kafka " + AppInfoParser.getVersion());
+            packer.packArrayHeader(8).packInt(Wire.PROTOCOL).packString("kafka-plugin " + VERSION + ", Kafka " + AppInfoParser.getVersion());
             packer.packString(role).packString(part);
             Wire.packOrNil(packer, config.clusterId());
             packer.packInt(config.brokerId()).packLong(config.brokerIncarnation());
