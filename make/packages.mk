@@ -19,7 +19,7 @@ $(NFPM): make/packages.mk
 test-packages: install plugin $(NFPM) ## Packages installed, upgraded and removed in a copy of this system (needs root)
 	RLMM_TEST_PACKAGES=1 $(BIN)/pytest -q $(PYTEST_ARGS) tests/packages
 
-test-newcomer: install plugin $(NFPM) ## docs/install.md typed on a host with systemd and a broker, up to a read from the tier
+test-newcomer: install plugin kafka-archive $(NFPM) ## docs/install.md typed on a host with systemd and a broker, up to a read from the tier
 	RLMM_TEST_PACKAGES=1 RLMM_TEST_KAFKA=1 $(BIN)/pytest -q $(PYTEST_ARGS) tests/packages/test_newcomer.py
 
 BARE := var/packages/bare

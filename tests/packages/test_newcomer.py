@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.dev.stack.kafka import libs
+from deploy.dev.stack.kafka import cluster, libs
 from tests.packages.conftest import Built
 from tests.packages.root import Root, machine, until
 from tests.support.daemon_process import REPOSITORY
@@ -37,17 +37,19 @@ offsets.topic.replication.factor=1
 offsets.topic.num.partitions=1
 group.initial.rebalance.delay.ms=0
 log.retention.check.interval.ms=500
+log.initial.task.delay.ms=500
 remote.log.manager.task.interval.ms=500
 """
 UNIT = """\
 [Service]
 User=kafka
 Environment=LOG_DIR=/var/lib/kafka
-ExecStart=/usr/bin/java -Xmx384m -cp {libs}/* -Dlog4j2.configurationFile={log4j} kafka.Kafka {file}
+ExecStart=/usr/bin/java -Xmx384m {quick} -Dlog4j2.configurationFile={log4j} -cp {libs}/* \
+  kafka.Kafka {file}
 [Install]
 WantedBy=multi-user.target
 """
-TOOL = '#!/bin/sh\nexec /usr/bin/java -Xmx128m -cp "{libs}/*" {main} "$@"\n'
+TOOL = '#!/bin/sh\nexec /usr/bin/java -Xmx128m {quick} -cp "{libs}/*" {main} "$@"\n'
 TOOLS = {
     "kafka-configs.sh": "kafka.admin.ConfigCommand",
     "kafka-storage.sh": "kafka.tools.StorageTool",
@@ -90,13 +92,14 @@ asyncio.run(main())
 def host(tmp_path: Path, built: Built) -> Iterator[Root]:
     """A host on which a broker runs, and the packages lie in root's home."""
     jars, log4j = libs.fetched(), libs.HERE / "log4j2.properties"
+    quick = " ".join(cluster.quick())
     with machine(tmp_path / "machine.log") as it:
         it.shell("useradd --system --user-group kafka; mkdir /var/lib/kafka /etc/kafka")
         write(it, FILE, SERVER)
-        unit = UNIT.format(libs=jars, log4j=log4j, file=FILE)
+        unit = UNIT.format(libs=jars, log4j=log4j, file=FILE, quick=quick)
         write(it, "/etc/systemd/system/kafka.service", unit)
         for name, main in TOOLS.items():
-            write(it, f"/usr/local/bin/{name}", TOOL.format(libs=jars, main=main))
+            write(it, f"/usr/local/bin/{name}", TOOL.format(libs=jars, main=main, quick=quick))
         it.shell(
             "chmod +x /usr/local/bin/*.sh; chown kafka:kafka /var/lib/kafka\n"
             "kafka-storage.sh format -t MkU3OEVBNTcwNTJENDM2Qg -c /etc/kafka/server.properties\n"
