@@ -11,7 +11,7 @@ and leader epoch can be set without touching it. Source: DefaultRecordBatch, Def
 import struct
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 from crc32c import crc32c
@@ -163,6 +163,27 @@ def build_keyed(
     attributes = _CONTROL if control else 0
     covered = (attributes, last, timestamp_ms, timestamp_ms, *_NO_PRODUCER_FIELDS, len(records))
     return _framed(body, covered, base_offset, leader_epoch)
+
+
+class Moved(NamedTuple):
+    """A batch with another place in a log."""
+
+    content: bytes
+    next_offset: int
+
+
+def moved(content: bytes, *, base_offset: int, leader_epoch: int) -> Moved:
+    """Return one whole batch with another place; its checksum does not cover that.
+
+    Raises:
+        LogCorrupt: it is not one whole batch.
+    """
+    batch = _batch(content, 0, 0)
+    if batch.size != len(content):
+        raise _corrupt(f"{len(content) - batch.size} bytes follow the batch", batch.size)
+    _, length, _, magic, crc = _PREFIX.unpack_from(content)
+    prefix = _PREFIX.pack(base_offset, length, leader_epoch, magic, crc)
+    return Moved(prefix + batch.payload, base_offset + batch.last_offset_delta + 1)
 
 
 def _framed(body: bytes, fields: tuple[int, ...], base_offset: int, leader_epoch: int) -> bytes:

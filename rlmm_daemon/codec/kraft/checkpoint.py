@@ -6,7 +6,7 @@ RecordsSnapshotReader, Snapshots.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -54,6 +54,56 @@ def parse_name(file_name: str) -> LogPoint | None:
     return None if found is None else LogPoint(epoch=int(found[2]), end=int(found[1]))
 
 
+class Builder:
+    """A snapshot's bytes, batch by batch; they are to be written in this order."""
+
+    def __init__(self, point: LogPoint, *, timestamp_ms: int) -> None:
+        self._epoch = point.epoch
+        self._timestamp_ms = timestamp_ms
+        self._offset = 0
+
+    def begin(self, voters: VotersAt, *, last_timestamp_ms: int) -> bytes:
+        """Return the first batch."""
+        first = [control.pair(SnapshotHeader(last_timestamp_ms))]
+        if voters.kraft_version > 0:
+            first.append(control.pair(KRaftVersion(voters.kraft_version)))
+            first.append(control.pair(voters.voters))
+        return self._batch(first, is_control=True)
+
+    def data(self, records: Sequence[Pair]) -> bytes:
+        """Return the next batch of records (key and value).
+
+        Raises:
+            InvalidArgument: none, or more than a batch holds.
+        """
+        return self._batch(records, is_control=False)
+
+    def copied(self, batch: bytes) -> bytes:
+        """Return a batch of another snapshot as the next one of this.
+
+        Raises:
+            LogCorrupt: it does not hold.
+        """
+        found = batches.moved(batch, base_offset=self._offset, leader_epoch=self._epoch)
+        self._offset = found.next_offset
+        return found.content
+
+    def end(self) -> bytes:
+        """Return the last batch."""
+        return self._batch([control.pair(SnapshotFooter())], is_control=True)
+
+    def _batch(self, records: Sequence[Pair], *, is_control: bool) -> bytes:
+        data = batches.build_keyed(
+            records,
+            base_offset=self._offset,
+            leader_epoch=self._epoch,
+            timestamp_ms=self._timestamp_ms,
+            control=is_control,
+        )
+        self._offset += len(records)
+        return data
+
+
 def build(
     point: LogPoint,
     voters: VotersAt,
@@ -67,16 +117,25 @@ def build(
     Raises:
         InvalidArgument: a record that no batch holds.
     """
-    offset = 0
-    for chunk, is_control in _chunks(voters, records, last_timestamp_ms):
-        yield batches.build_keyed(
-            chunk,
-            base_offset=offset,
-            leader_epoch=point.epoch,
-            timestamp_ms=timestamp_ms,
-            control=is_control,
-        )
-        offset += len(chunk)
+    builder = Builder(point, timestamp_ms=timestamp_ms)
+    yield builder.begin(voters, last_timestamp_ms=last_timestamp_ms)
+    for chunk in chunks(records):
+        yield builder.data(chunk)
+    yield builder.end()
+
+
+def chunks(records: Iterable[Pair]) -> Iterator[list[Pair]]:
+    """Yield records in batches of a bounded size."""
+    chunk: list[Pair] = []
+    size = 0
+    for key, value in records:
+        chunk.append((key, value))
+        size += len(key or b"") + len(value or b"")
+        if size >= _BATCH_BYTES:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
 
 
 def bootstrap(voters: VoterSet, *, timestamp_ms: int) -> bytes:
@@ -120,27 +179,6 @@ def records(data: bytes) -> Iterator[tuple[bytes | None, bytes | None]]:
         if not batch.is_control:
             for _, key, value in batches.keyed_records_of(batch):
                 yield key, value
-
-
-def _chunks(
-    voters: VotersAt, records: Iterable[Pair], last_timestamp_ms: int
-) -> Iterator[tuple[list[Pair], bool]]:
-    first = [control.pair(SnapshotHeader(last_timestamp_ms))]
-    if voters.kraft_version > 0:
-        first.append(control.pair(KRaftVersion(voters.kraft_version)))
-        first.append(control.pair(voters.voters))
-    yield first, True
-    chunk: list[Pair] = []
-    size = 0
-    for key, value in records:
-        chunk.append((key, value))
-        size += len(key or b"") + len(value or b"")
-        if size >= _BATCH_BYTES:
-            yield chunk, False
-            chunk, size = [], 0
-    if chunk:
-        yield chunk, False
-    yield [control.pair(SnapshotFooter())], True
 
 
 def _has_footer(said: list[Control]) -> bool:
