@@ -124,8 +124,8 @@ async def test_theirs_catches_up_with_a_snapshot_of_ours(tmp_path: Path) -> None
         await quorum.until(quorum.leads, "ours leads")
         for _ in range(20):
             await node.submit([RECORD])
-        point = await node.make_snapshot([RECORD] * 20)
-        await node.begin_at(point)
+        point = await node.snapshots.make([RECORD] * 20)
+        await node.snapshots.begin_at(point)
         await node.submit([RECORD])
         quorum.start_jvm(2)
         name = f"{point.end:020}-{point.epoch:010}.checkpoint"

@@ -8,7 +8,7 @@ reading of their answers go on beside.
 import asyncio
 import random
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from rlmm_daemon.adapters.quorum.asking import Asking
 from rlmm_daemon.adapters.quorum.files.replica_files import ReplicaFiles
 from rlmm_daemon.adapters.quorum.links import Links
 from rlmm_daemon.adapters.quorum.notices import Notices
+from rlmm_daemon.adapters.quorum.own_snapshots import OwnSnapshots
 from rlmm_daemon.adapters.quorum.reads import Reads
 from rlmm_daemon.adapters.quorum.serving import with_piece, with_records
 from rlmm_daemon.adapters.quorum.submitting import Record, Submissions
@@ -26,7 +27,7 @@ from rlmm_daemon.codec.kraft import log_batches
 from rlmm_daemon.core.raft import inputs
 from rlmm_daemon.core.raft.forcing import is_abandoned
 from rlmm_daemon.core.raft.inputs import Answered, Asked, Effect, Input, Moment, Peer, Unanswered
-from rlmm_daemon.core.raft.log_facts import Batch, LogPoint
+from rlmm_daemon.core.raft.log_facts import Batch, LogFacts
 from rlmm_daemon.core.raft.messages import (
     Answer,
     Request,
@@ -36,7 +37,6 @@ from rlmm_daemon.core.raft.step import deadline, start, step
 from rlmm_daemon.core.raft.voters import Endpoint, VotersAt
 from rlmm_daemon.domain.errors import (
     ChecksumMismatch,
-    InvalidArgument,
     RlmmError,
     StorageUnavailable,
 )
@@ -88,6 +88,15 @@ class Node:
         self.started = asyncio.Event()
         self.submissions = Submissions()
         self._reads = Reads()
+        self.snapshots = OwnSnapshots(
+            files,
+            self._work,
+            clock,
+            options.timing,
+            committed=lambda: self.replica.committed,
+            take=self._take,
+            nudge=self.nudge,
+        )
         #: Called when role, epoch, leader or voters are others than before.
         self.on_change: list[Callable[[Replica], None]] = []
         #: Called when more is committed.
@@ -102,6 +111,11 @@ class Node:
         """The replica as it is by now, once it has `started`."""
         assert self._replica is not None, "it has started"
         return self._replica
+
+    @property
+    def log(self) -> LogFacts:
+        """The log as its files have it: a snapshot that took its place shows here first."""
+        return self._files.log
 
     # What others ask.
 
@@ -147,37 +161,6 @@ class Node:
     def nudge(self) -> None:
         """Look whether something was submitted."""
         self._bell.set()
-
-    async def make_snapshot(self, records: Iterable[Record]) -> LogPoint:
-        """Make a snapshot of these records up to the last whole batch that is committed.
-
-        Raises:
-            InvalidArgument: nothing was committed behind the last snapshot.
-            OSError: the disk did not take it.
-        """
-
-        async def make() -> LogPoint:
-            log, committed = self._files.log, self.replica.committed
-            if committed > log.synced:  # most others have it on their disks
-                await self._files.sync()
-            epoch = log.epoch_at(committed - 1)
-            if epoch is None:
-                raise InvalidArgument(f"nothing was committed behind offset {log.start}")
-            point = LogPoint(epoch, committed)
-            await self._files.make_snapshot(point, records, timestamp_ms=self._clock.now_ms())
-            self._take(inputs.SnapshotMade(point))
-            return point
-
-        return await self._work.done(make, self.nudge)
-
-    async def begin_at(self, oldest: LogPoint) -> None:
-        """Remove what lies before a snapshot's end, and older snapshots."""
-
-        async def begin() -> None:
-            await self._files.begin_at(oldest)
-            self._take(inputs.StartMoved(oldest))
-
-        await self._work.done(begin, self.nudge)
 
     # The task.
 
@@ -328,7 +311,8 @@ class Node:
                 self._reply(token, answer)
             case inputs.ReplyRecords(token=token, answer=answer, offset=offset, end=end):
                 self._reply(token, await with_records(self._files, answer, offset, end))
-            case inputs.ReplySnapshot(token=token, answer=answer):
+            case inputs.ReplySnapshot(token=token, answer=answer, snapshot=point):
+                self.snapshots.note_fetched(point)
                 self._reply(token, await with_piece(self._files, answer, effect))
             case _:
                 self._tell(effect)

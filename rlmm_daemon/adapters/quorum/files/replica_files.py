@@ -13,8 +13,9 @@ from rlmm_daemon.adapters.quorum.files import identity, opening, recovery, snaps
 from rlmm_daemon.adapters.quorum.files.layout import Layout
 from rlmm_daemon.adapters.quorum.files.opening import Opened
 from rlmm_daemon.adapters.quorum.files.segments import SEGMENT_BYTES, Segments
+from rlmm_daemon.adapters.quorum.files.snapshot_writer import SnapshotWriter
 from rlmm_daemon.adapters.quorum.files.snapshots import Snapshots
-from rlmm_daemon.codec.kraft import line_checkpoint, log_batches
+from rlmm_daemon.codec.kraft import checkpoint, line_checkpoint, log_batches
 from rlmm_daemon.codec.kraft.control import Pair
 from rlmm_daemon.codec.kraft.small_files import encode_offset
 from rlmm_daemon.core.raft.inputs import SavedState
@@ -206,6 +207,40 @@ class ReplicaFiles:
         """
         return await self._snapshots.read(snapshot, position, bytes_max)
 
+    async def begin_snapshot(
+        self, point: LogPoint, *, timestamp_ms: int = 0, last_timestamp_ms: int = 0
+    ) -> SnapshotWriter:
+        """Begin to write what the log holds before a point; that may go on beside all else.
+
+        Raises:
+            InvalidArgument: no batch of that epoch ends there, or it isn't on the disk yet.
+        """
+        self._require_whole()
+        self._require_within(point, self.log.synced)
+        if not await self._segments.ends_at(point.end):
+            raise InvalidArgument(f"no batch ends at {point.end}: followers could not go on there")
+        voters = [each for each in self.voters.sets if each.offset < point.end][-1]
+        return await self._snapshots.begin(
+            point, voters, timestamp_ms=timestamp_ms, last_timestamp_ms=last_timestamp_ms
+        )
+
+    async def keep_snapshot(self, writer: SnapshotWriter) -> None:
+        """Have a snapshot count that was written and has ended; durable when it returns.
+
+        Raises:
+            InvalidArgument: another one took the log's place meanwhile.
+        """
+        self._require_whole()
+        self._require_within(writer.point, self.log.synced)
+        await self._snapshots.name(writer)
+        self.log = self.log.with_snapshot(writer.point)
+
+    def _require_within(self, point: LogPoint, end: int) -> None:
+        if not self.log.start < point.end <= end:
+            raise InvalidArgument(f"{point} is not within the log, as far as it is on the disk")
+        if self.log.epoch_at(point.end - 1) != point.epoch:
+            raise InvalidArgument(f"offset {point.end - 1} is not of epoch {point.epoch}")
+
     async def make_snapshot(
         self,
         point: LogPoint,
@@ -217,20 +252,19 @@ class ReplicaFiles:
         """Write what the log holds before a point, as keys and values; durable when it returns.
 
         Raises:
-            InvalidArgument: no batch of that epoch ends there, or it isn't on the disk yet.
+            InvalidArgument: as `begin_snapshot`.
         """
-        self._require_whole()
-        if not self.log.start < point.end <= self.log.synced:
-            raise InvalidArgument(f"{point} is not within the log, as far as it is on the disk")
-        if self.log.epoch_at(point.end - 1) != point.epoch:
-            raise InvalidArgument(f"offset {point.end - 1} is not of epoch {point.epoch}")
-        if not await self._segments.ends_at(point.end):
-            raise InvalidArgument(f"no batch ends at {point.end}: followers could not go on there")
-        voters = [each for each in self.voters.sets if each.offset < point.end][-1]
-        await self._snapshots.make(
-            point, voters, records, timestamp_ms=timestamp_ms, last_timestamp_ms=last_timestamp_ms
+        writer = await self.begin_snapshot(
+            point, timestamp_ms=timestamp_ms, last_timestamp_ms=last_timestamp_ms
         )
-        self.log = self.log.with_snapshot(point)
+        try:
+            for chunk in checkpoint.chunks(records):
+                await writer.put(chunk)
+            await writer.end()
+        except BaseException:
+            await writer.abandon()
+            raise
+        await self.keep_snapshot(writer)
 
     async def begin_at(self, oldest: LogPoint) -> None:
         """Have the log begin where a snapshot ends: files and snapshots before it are removed.

@@ -4,8 +4,6 @@ One gets its name once all of it is on the disk. A fetched one that takes the lo
 first, so that a start after a crash goes on with it.
 """
 
-from collections.abc import Iterable
-
 from rlmm_daemon.adapters.quorum.files.layout import (
     INSTALLING_SUFFIX,
     Layout,
@@ -13,9 +11,9 @@ from rlmm_daemon.adapters.quorum.files.layout import (
     names,
 )
 from rlmm_daemon.adapters.quorum.files.segments import make_segment
+from rlmm_daemon.adapters.quorum.files.snapshot_writer import SnapshotWriter
 from rlmm_daemon.codec.kraft import checkpoint, line_checkpoint, small_files
 from rlmm_daemon.codec.kraft.checkpoint import Checkpoint
-from rlmm_daemon.codec.kraft.control import Pair
 from rlmm_daemon.core.raft.log_facts import LogPoint
 from rlmm_daemon.core.raft.voters import VotersAt
 from rlmm_daemon.domain.errors import ChecksumMismatch, InvalidArgument, LogCorrupt, SnapshotGone
@@ -70,31 +68,25 @@ class Snapshots:
         await self._disk.fsync_directory(self._layout.log)
         return found
 
-    async def make(
-        self,
-        point: LogPoint,
-        voters: VotersAt,
-        records: Iterable[Pair],
-        *,
-        timestamp_ms: int,
-        last_timestamp_ms: int,
-    ) -> None:
-        """Write a snapshot; it has its name once it is on the disk."""
-        pieces = checkpoint.build(
-            point, voters, records, timestamp_ms=timestamp_ms, last_timestamp_ms=last_timestamp_ms
-        )
+    async def begin(
+        self, point: LogPoint, voters: VotersAt, *, timestamp_ms: int, last_timestamp_ms: int
+    ) -> SnapshotWriter:
+        """Begin to write a snapshot; `name` it once it has ended."""
+        builder = checkpoint.Builder(point, timestamp_ms=timestamp_ms)
         path = self._layout.part(point)
         file = await self._disk.open(path, write=True, create=True)
+        writer = SnapshotWriter(self._disk, path, file, point=point, builder=builder)
         try:
             await file.truncate(0)
-            position = 0
-            for piece in pieces:
-                await disk_writes.write_all(file, position, piece)
-                position += len(piece)
-            await file.fdatasync()
-        finally:
-            await file.close()
-        await self._disk.rename(path, self._layout.snapshot(point))
+            await writer.write(builder.begin(voters, last_timestamp_ms=last_timestamp_ms))
+        except BaseException:
+            await writer.abandon()
+            raise
+        return writer
+
+    async def name(self, writer: SnapshotWriter) -> None:
+        """Give a snapshot its name, durably; all of it is on the disk."""
+        await self._disk.rename(writer.path, self._layout.snapshot(writer.point))
         await self._disk.fsync_directory(self._layout.log)
 
     async def read(self, point: LogPoint, position: int, bytes_max: int) -> tuple[int, bytes]:

@@ -163,7 +163,7 @@ class Running:
                 await self.three.submit()
                 await self.three.settled()
             for node in self.three.nodes.values():
-                await node.make_snapshot([(None, b"value")])
+                await node.snapshots.make([(None, b"value")])
 
         self.runner.run(begin())
 

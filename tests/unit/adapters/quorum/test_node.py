@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from rlmm_daemon.adapters.quorum.client import QuorumClient
+from rlmm_daemon.adapters.quorum.files.snapshot_writer import SnapshotWriter
 from rlmm_daemon.adapters.quorum.handshake import Plain
 from rlmm_daemon.adapters.quorum.wire import Group
 from rlmm_daemon.codec import batches
 from rlmm_daemon.core.raft.inputs import Tick
+from rlmm_daemon.core.raft.log_facts import LogPoint
 from rlmm_daemon.core.raft.roles import Follower
 from rlmm_daemon.domain.errors import InvalidArgument, NotLeader
 from tests.support import quorum as support
@@ -183,8 +185,8 @@ async def test_who_comes_late_takes_the_snapshot(tmp_path: Path) -> None:
         leader = quorum.nodes[await quorum.until_led()]
         await quorum.stop(4)
         await leader.submit([(None, b"old %d" % n) for n in range(10)])
-        point = await leader.make_snapshot([(None, b"kept")])
-        await leader.begin_at(point)
+        point = await leader.snapshots.make([(None, b"kept")])
+        await leader.snapshots.begin_at(point)
         await leader.submit([(None, b"new")])
         await quorum.forget(4)
         late = await quorum.start(4)
@@ -198,8 +200,8 @@ async def test_a_snapshot_that_does_not_hold_is_fetched_anew(tmp_path: Path) -> 
         leader = quorum.nodes[number]
         await quorum.stop(4)
         await leader.submit([(None, b"old")])
-        point = await leader.make_snapshot([(None, b"kept")])
-        await leader.begin_at(point)
+        point = await leader.snapshots.make([(None, b"kept")])
+        await leader.snapshots.begin_at(point)
         name = f"{support.TOPIC}-0/{point.end:020}-{point.epoch:010}.checkpoint"
         made = quorum.directory(number) / name
         made.chmod(0o600)
@@ -211,6 +213,59 @@ async def test_a_snapshot_that_does_not_hold_is_fetched_anew(tmp_path: Path) -> 
         assert late.replica.log.start == 0
         made.write_bytes(whole)
         await quorum.until(lambda: late.replica.log.start == point.end, "it took the snapshot")
+
+
+async def test_a_snapshot_that_somebody_fetches_is_known_for_a_fetch_timeout(
+    tmp_path: Path,
+) -> None:
+    async with quorum_of_ours(tmp_path, observers=1) as quorum:
+        leader = quorum.nodes[await quorum.until_led()]
+        await quorum.stop(4)
+        await leader.submit([(None, b"old")])
+        point = await leader.snapshots.make([(None, b"kept")])
+        newer = LogPoint(point.epoch, point.end + 1)
+        await quorum.forget(4)
+        late = await quorum.start(4)
+        await quorum.until(lambda: late.log.start == point.end, "it took the snapshot")
+        assert leader.snapshots.are_fetched(before=newer)
+        assert not leader.snapshots.are_fetched(before=point)
+        await quorum.until(lambda: not leader.snapshots.are_fetched(before=newer), "no more")
+
+
+async def test_a_snapshot_that_another_one_overtook_does_not_count(tmp_path: Path) -> None:
+    async with quorum_of_ours(tmp_path, voters=1) as quorum:
+        node = quorum.nodes[await quorum.until_led()]
+        await node.submit([RECORD])
+        writer = await node.snapshots.begin(node.replica.committed)
+        await node.submit([RECORD])
+        point = await node.snapshots.make([RECORD])
+        await node.snapshots.begin_at(point)
+        await writer.end()
+        with pytest.raises(InvalidArgument, match="not within the log"):
+            await node.snapshots.keep(writer)
+        with pytest.raises(InvalidArgument, match="no snapshot ends"):
+            await node.snapshots.begin_at(writer.point)
+        assert node.log.snapshots == (point,)
+        assert await node.submit([RECORD]) == point.end
+
+
+async def test_a_disk_that_is_too_full_for_a_snapshot_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with quorum_of_ours(tmp_path, voters=1) as quorum:
+        node = quorum.nodes[await quorum.until_led()]
+        await node.submit([RECORD])
+
+        async def full(*_: object) -> None:
+            raise OSError(errno.ENOSPC, "full")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(SnapshotWriter, "write", full)
+            with pytest.raises(OSError, match="full"):
+                await node.snapshots.make([RECORD])
+        assert not list(quorum.directory(1).rglob("*.part"))
+        assert await node.submit([RECORD]) > 0
+        await node.snapshots.make([RECORD])
 
 
 async def test_an_operator_and_a_submitter_find_the_leader_through_anybody(tmp_path: Path) -> None:

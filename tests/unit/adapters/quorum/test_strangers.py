@@ -156,7 +156,7 @@ async def test_a_position_behind_every_disk_ends_no_replica(tmp_path, position):
         await three.submit()
         await three.settled()
         node = three.nodes[1]
-        point = await node.make_snapshot([(None, b"value")])
+        point = await node.snapshots.make([(None, b"value")])
         fetch = FetchSnapshotRequest(
             epoch=point.epoch, replica=key(2), snapshot=point, position=position
         )
