@@ -29,18 +29,29 @@ TIMING = Timing(election=100, fetch=20_000)
 OPTIONS = QuorumLogOptions(
     heartbeat_seconds=0.01, retry_seconds=0.01, chunk_bytes=256, cache_bytes=512
 )
+#: A checkpoint is made after each record, if the one before is done by then.
+CHECKPOINTS = msgspec.structs.replace(OPTIONS, checkpoint_bytes_min=1, checkpoint_factor=0.0)
 
 
 class QuorumHarness:
     """The log of one replica; the other ones run beside it, and nothing more."""
 
-    def __init__(self, quorum: Quorum, mine: int, tasks: asyncio.TaskGroup) -> None:
+    def __init__(
+        self,
+        quorum: Quorum,
+        mine: int,
+        tasks: asyncio.TaskGroup,
+        options: QuorumLogOptions = OPTIONS,
+    ) -> None:
         self.cannot = {
             "trim": "a quorum's log begins at 0 for good",
             "recreate": "a replica belongs to one log; what is formatted anew is another directory",
             "lose": "what a replica's disk lost others have: it refuses, and is made anew",
             "pass_over": "a partition's offsets count its events, whatever else the log holds",
         }
+        if options is CHECKPOINTS:
+            self.cannot["truncate"] = "what a checkpoint holds can be cut out of no log"
+        self.options = options
         self.quorum = quorum
         self.mine = mine
         self.tasks = tasks
@@ -68,7 +79,7 @@ class QuorumHarness:
                 timing=quorum.timing,
             ),
             partition_count=3,
-            options=OPTIONS,
+            options=self.options,
         )
 
     async def open(self) -> None:
@@ -153,7 +164,7 @@ class QuorumHarness:
         assert isinstance(self.log, QuorumLog)
         submitter, leader = self.log.submitter, self.log._leader
         assert leader is not None
-        submitter._options = msgspec.structs.replace(OPTIONS, delivery_timeout_seconds=0.2)
+        submitter._options = msgspec.structs.replace(self.options, delivery_timeout_seconds=0.2)
         submit, begin, held = leader.submit, submitter.begin, list[Sequence[Record]]()
         given_up = asyncio.Event()
 
@@ -171,7 +182,7 @@ class QuorumHarness:
             submitter.begin = begin  # type: ignore[method-assign]  # one is enough
 
             def heard(outcome: object) -> None:
-                submitter._options = OPTIONS
+                submitter._options = self.options
                 given_up.set()
                 told(outcome)
 
@@ -183,11 +194,16 @@ class QuorumHarness:
 
 @asynccontextmanager
 async def harnessed(
-    home: Path, *, voters: int, mine: int, observers: int = 1
+    home: Path,
+    *,
+    voters: int,
+    mine: int,
+    observers: int = 1,
+    options: QuorumLogOptions = OPTIONS,
 ) -> AsyncIterator[QuorumHarness]:
     quorum = Quorum(home, voters, observers, TIMING)
     async with spawning() as tasks:
-        harness = QuorumHarness(quorum, mine, tasks)
+        harness = QuorumHarness(quorum, mine, tasks, options)
         try:
             await harness.open()
             yield harness
@@ -214,4 +230,19 @@ class TestObserverOfThree(EventLogContract):
     @pytest.fixture
     async def harness(self, tmp_path: Path) -> AsyncIterator[QuorumHarness]:
         async with harnessed(tmp_path, voters=3, mine=4, observers=2) as harness:
+            yield harness
+
+
+class TestQuorumOfOneWithCheckpoints(EventLogContract):
+    @pytest.fixture
+    async def harness(self, tmp_path: Path) -> AsyncIterator[QuorumHarness]:
+        async with harnessed(tmp_path, voters=1, mine=1, options=CHECKPOINTS) as harness:
+            yield harness
+
+
+class TestObserverOfThreeWithCheckpoints(EventLogContract):
+    @pytest.fixture
+    async def harness(self, tmp_path: Path) -> AsyncIterator[QuorumHarness]:
+        how = {"voters": 3, "mine": 4, "observers": 2}
+        async with harnessed(tmp_path, **how, options=CHECKPOINTS) as harness:
             yield harness

@@ -119,6 +119,11 @@ def _key(kind: int, number: int | None = None) -> bytes:
     return _HEAD.pack(_VERSION, kind) + (b"" if number is None else _INT32.pack(number))
 
 
+def are_starts(key: bytes) -> bool:
+    """Whether a record with this key begins a batch of events."""
+    return key == _key(_STARTS)
+
+
 def read(key: bytes | None, value: bytes | None) -> CheckpointRecord:
     """Return what a record says.
 

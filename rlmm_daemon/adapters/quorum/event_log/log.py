@@ -12,6 +12,7 @@ from contextlib import suppress
 
 import structlog
 
+from rlmm_daemon.adapters.quorum.event_log.checkpointer import Checkpointer
 from rlmm_daemon.adapters.quorum.event_log.folding import Folding
 from rlmm_daemon.adapters.quorum.event_log.options import QuorumLogOptions, Spawn
 from rlmm_daemon.adapters.quorum.event_log.own_replica import OwnReplica
@@ -88,12 +89,15 @@ class QuorumLog:
         )
         self._replica.on_node = self._attach
         self._replica.on_failure = self._fail
-        self.submitter = Submitter(clock, luck, self._options, lambda: self._node.replica.me.id)
-        self.folding = Folding(self._options, self.submitter.hear)
+        self._own_id = -1
+        self.submitter = Submitter(clock, luck, self._options, lambda: self._own_id)
+        self.folding = Folding(self._options, self.submitter.hear, self.submitter.passed_over)
+        self.checkpointer = Checkpointer(self.folding, self._options)
         self._leader: ToLeader | None = None
         self._end = SharedQuestion(self._ask_for_the_end)
         self._tasks: list[asyncio.Task[None]] = []
-        self._sending: asyncio.Task[None] | None = None
+        #: Of the replica that runs.
+        self._sending: list[asyncio.Task[None]] = []
         self._identity: LogIdentity | None = None
         self._closing = False
 
@@ -206,19 +210,19 @@ class QuorumLog:
         self._closing = True
         try:
             self.folding.wake()
-            if self._tasks and self._sending is not None:
+            if self._tasks and self._sending:
                 await self.submitter.finish()
         finally:
             self._identity = None
             self.folding.wake()
             await self._replica.stop()
-            tasks = [*self._tasks, *filter(None, [self._sending])]
+            tasks = [*self._tasks, *self._sending]
             for task in tasks:
                 task.cancel()
             for task in tasks:
                 with suppress(asyncio.CancelledError):
                     await task
-            self._tasks, self._sending = [], None
+            self._tasks, self._sending = [], []
             self.submitter.end()
 
     # Its parts.
@@ -232,14 +236,19 @@ class QuorumLog:
 
     def _attach(self, node: Node | None) -> None:
         """Go on with a replica that was opened; None: it is closed."""
-        if self._sending is not None:
-            self._sending.cancel()
-            self._sending = self._leader = None
+        for task in self._sending:
+            task.cancel()
+        self._sending, self._leader = [], None
+        if node is not None:
+            self._own_id = node.replica.me.id
         self.folding.attach(node)
         if node is not None:
             leader = ToLeader(node, timeout_seconds=self._options.request_timeout_seconds)
             self._leader = leader
-            self._sending = self._spawn(self.submitter.run(leader, self.folding), "quorum submits")
+            self._sending = [
+                self._spawn(self.submitter.run(leader, self.folding), "quorum submits"),
+                self._spawn(self.checkpointer.run(node), "quorum checkpoints"),
+            ]
 
     def _fail(self, error: RlmmError) -> None:
         self.folding.fail(error)

@@ -41,3 +41,9 @@ class QuorumLogOptions(msgspec.Struct, frozen=True, kw_only=True):
     chunk_bytes: int = 256 * KIB
     #: Values that are kept in memory for followers, of all partitions together.
     cache_bytes: int = 16 * MIB
+    #: A checkpoint is made once there are more bytes of records since the last one than this,
+    checkpoint_bytes_min: int = 20 * MIB
+    #: and more than so many times the last one's size.
+    checkpoint_factor: float = 1.0
+    #: How long after one that failed the next is made.
+    checkpoint_again_seconds: float = 60.0

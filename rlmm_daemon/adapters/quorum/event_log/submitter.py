@@ -18,7 +18,7 @@ from rlmm_daemon.adapters.quorum.event_log.options import QuorumLogOptions
 from rlmm_daemon.adapters.quorum.submitting import Record
 from rlmm_daemon.adapters.quorum.to_leader import ToLeader
 from rlmm_daemon.codec.kraft.record_key import GRANT, NONCE_BYTES, RecordKey, pack_key
-from rlmm_daemon.core.quorum_log.fold import Accepted, Outcome, Passed
+from rlmm_daemon.core.quorum_log.fold import Accepted, LogFold, Outcome, Passed
 from rlmm_daemon.core.quorum_log.fold import Submitter as Submitted
 from rlmm_daemon.domain.errors import (
     InvalidArgument,
@@ -110,6 +110,24 @@ class Submitter:
         elif outcome is Passed.OUT_OF_ORDER:
             self._acknowledged = min(self._acknowledged, key.serial - 1)
             self._bell.set()
+
+    def passed_over(self, fold: LogFold) -> None:
+        """Know that a checkpoint took the place of records that were not heard of.
+
+        It counts what was accepted, and does not say at which offsets.
+        """
+        known = fold.submitters.get(self._me(), Submitted())
+        if known.incarnation == self._incarnation:
+            lost = [serial for serial in self._sent if serial <= known.serial]
+        else:
+            lost = list(self._sent)
+        for serial in lost:
+            why = "a checkpoint took the place of the log that it may be in"
+            self._tell(self._sent.pop(serial), OutcomeUnknown(why))
+        if known.incarnation != self._incarnation:
+            self._doubt()
+        self._acknowledged = min(self._acknowledged, known.serial)
+        self._bell.set()
 
     async def finish(self) -> None:
         """Wait until all that was taken was told of."""

@@ -252,7 +252,7 @@ async def test_repeats_and_what_is_no_event_take_no_offset_also_when_it_is_read_
                 assert await read(log, P0, 0, 30) == expected
             assert await read(log, P0, 17, 30) == expected[17:]
             assert len(await read(log, P1, 0, 30)) == 30
-            kept = [each for each in log.folding._chunks._chunks if each.values is not None]
+            kept = [each for each in log.folding._chunks._chunks if each.rows is not None]
             assert len(kept) < 6 < len(log.folding._chunks._chunks)
         async with log_at(quorum, 1) as log:
             await log.open(create=False)
