@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
+from rlmm_daemon.adapters.quorum.files.formatted import topic_id_of
 from rlmm_daemon.adapters.quorum.files.replica_files import ReplicaFiles
 from rlmm_daemon.adapters.quorum.handshake import Acceptor, Dialer, Plain
 from rlmm_daemon.adapters.quorum.links import Links
@@ -27,7 +28,10 @@ class ReplicaOptions(msgspec.Struct, frozen=True, kw_only=True):
     #: Formatted before.
     directory: str
     topic: str
-    topic_id: bytes
+    #: None: the one that it was formatted for.
+    topic_id: bytes | None = None
+    #: What it has to be formatted as; None: whatever it is.
+    node_id: int | None = None
     host: str = "127.0.0.1"
     #: 0: whichever is free, which only tests can want.
     port: int = 0
@@ -56,17 +60,18 @@ async def running(
         ConfigError, LogCorrupt, HistoryLost: as `ReplicaFiles.open`.
         OSError: its address can't be had; or, from the block, its disk failed.
     """
+    topic_id = options.topic_id or await topic_id_of(disk, options.directory)
     files = await ReplicaFiles.open(
         disk,
         options.directory,
         topic=options.topic,
-        topic_id=options.topic_id,
+        topic_id=topic_id,
         static_voters=options.static_voters,
     )
     group = Group(
         cluster_id=files.cluster_id,
         topic=options.topic,
-        topic_id=options.topic_id,
+        topic_id=topic_id,
         listener=options.listener,
     )
     timing = options.timing

@@ -7,8 +7,9 @@ replica that hears no leader sends followers no heartbeats.
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Awaitable, Collection, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
+from typing import Any
 
 import structlog
 
@@ -23,7 +24,7 @@ from rlmm_daemon.adapters.quorum.node import Node
 from rlmm_daemon.adapters.quorum.replica import ReplicaOptions
 from rlmm_daemon.adapters.quorum.to_leader import ToLeader
 from rlmm_daemon.codec.kraft.record_key import FOUNDING, RecordKey, pack_count, pack_key
-from rlmm_daemon.core.raft.roles import Follower, Leader
+from rlmm_daemon.core.raft.roles import Follower, Leader, Replica
 from rlmm_daemon.domain.errors import (
     Draining,
     InvalidArgument,
@@ -78,7 +79,6 @@ class QuorumLog:
         self._options = options or QuorumLogOptions()
         self._partition_count = partition_count
         self._cluster_id = cluster_id
-        self._topic_id = TopicId(replica.topic_id)
         self._replica = OwnReplica(
             disk,
             clock,
@@ -94,6 +94,8 @@ class QuorumLog:
         self.folding = Folding(self._options, self.submitter.hear, self.submitter.passed_over)
         self.checkpointer = Checkpointer(self.folding, self._options)
         self._leader: ToLeader | None = None
+        #: Called when another one leads, or nobody.
+        self.on_leader: list[Callable[[], None]] = []
         self._end = SharedQuestion(self._ask_for_the_end)
         self._tasks: list[asyncio.Task[None]] = []
         #: Of the replica that runs.
@@ -129,7 +131,9 @@ class QuorumLog:
             )
         count = await self._within(self._founded(create=create))
         self._identity = LogIdentity(
-            cluster_id=cluster_id, topic_id=self._topic_id, partition_count=count
+            cluster_id=cluster_id,
+            topic_id=TopicId(self._node.links.group.topic_id),
+            partition_count=count,
         )
         return self._identity
 
@@ -137,6 +141,26 @@ class QuorumLog:
     def identity(self) -> LogIdentity | None:
         """The identity while the log is open."""
         return self._identity
+
+    @property
+    def refusal(self) -> str:
+        """Why records are not taken just now; empty if they are."""
+        node = self._replica.node
+        if node is None:
+            return f"this replica is not open: {self._replica.told()}"
+        if isinstance(node.replica.role, Leader | Follower):
+            return ""
+        return f"no leader of the quorum is known: {self._replica.told()}"
+
+    @property
+    def leader(self) -> int | None:
+        """Who leads, while this replica hears it; None: nobody is known to, now."""
+        node = self._replica.node
+        return node.replica.leader if node is not None and self._replica.hears else None
+
+    def facts(self) -> Mapping[str, Any]:
+        """Return how this replica stands in its quorum, for status and metrics."""
+        return self._replica.facts()
 
     def begin_append(self, partition: MetadataPartition, value: bytes, told: Told) -> None:
         """Take a record; `told` hears its offset once this replica has it, committed.
@@ -147,8 +171,8 @@ class QuorumLog:
             LogCorrupt, HistoryLost: this replica's files are damaged.
         """
         self._require(partition)
-        if not isinstance(self._node.replica.role, Leader | Follower):
-            raise StorageUnavailable(f"no leader of the quorum is known: {self._replica.told()}")
+        if refusal := self.refusal:
+            raise StorageUnavailable(refusal)
         self.submitter.begin(partition, value, told)
 
     async def append(self, partition: MetadataPartition, value: bytes) -> int:
@@ -204,14 +228,16 @@ class QuorumLog:
                 due = not await self.folding.growth(partition, timeout_seconds=beat)
 
     async def close(self) -> None:
-        """Finish what was taken, have somebody else lead, and give the files back."""
+        """Finish what was taken, for a few seconds; have another lead; give the files back."""
         if self._closing:
             return
         self._closing = True
         try:
             self.folding.wake()
             if self._tasks and self._sending:
-                await self.submitter.finish()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._options.close_seconds):
+                        await self.submitter.finish()
         finally:
             self._identity = None
             self.folding.wake()
@@ -242,13 +268,19 @@ class QuorumLog:
         if node is not None:
             self._own_id = node.replica.me.id
         self.folding.attach(node)
+        self._changed()
         if node is not None:
             leader = ToLeader(node, timeout_seconds=self._options.request_timeout_seconds)
             self._leader = leader
+            node.on_change.append(self._changed)
             self._sending = [
                 self._spawn(self.submitter.run(leader, self.folding), "quorum submits"),
                 self._spawn(self.checkpointer.run(node), "quorum checkpoints"),
             ]
+
+    def _changed(self, _: Replica | None = None) -> None:
+        for changed in self.on_leader:
+            changed()
 
     def _fail(self, error: RlmmError) -> None:
         self.folding.fail(error)

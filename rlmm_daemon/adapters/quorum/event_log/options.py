@@ -28,6 +28,8 @@ class QuorumLogOptions(msgspec.Struct, frozen=True, kw_only=True):
     reach_seconds: float = 5.0
     #: A follower hears at least this often that the log still answers.
     heartbeat_seconds: float = 1.0
+    #: A close waits so long for records that were taken.
+    close_seconds: float = 5.0
     #: How long after its disk failed a replica is opened anew.
     probe_seconds: float = 1.0
     #: The largest record; Kafka's `max.message.bytes` is about as much.

@@ -1,7 +1,8 @@
 """This daemon's replica of the quorum's log: run, and opened anew after its disk failed."""
 
 import asyncio
-from collections.abc import Callable  # noqa: TC003  # as every other module imports it
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 import structlog
 
@@ -9,11 +10,13 @@ from rlmm_daemon.adapters.quorum.files.formatted import (
     note_abandoned,
     require_not_abandoned,
 )
+from rlmm_daemon.adapters.quorum.files.identity import read_meta
 from rlmm_daemon.adapters.quorum.files.layout import Layout
 from rlmm_daemon.adapters.quorum.handshake import Acceptor, Dialer
 from rlmm_daemon.adapters.quorum.node import Node
 from rlmm_daemon.adapters.quorum.replica import ReplicaOptions, running
-from rlmm_daemon.core.raft.roles import Follower, Leader
+from rlmm_daemon.core.raft import standing
+from rlmm_daemon.core.raft.roles import Follower, Leader, Replica
 from rlmm_daemon.domain.errors import (
     ConfigError,
     HistoryLost,
@@ -60,15 +63,27 @@ class OwnReplica:
         self._ended.set()
 
     async def require_formatted(self) -> None:
-        """Refuse a directory that is none of a replica.
+        """Refuse a directory that is none of this replica.
 
         Raises:
             LogMissing: it was not formatted.
-            ConfigError: the quorum went on without it.
+            ConfigError: it was, as another replica; or the quorum went on without it.
+            LogCorrupt: what it was formatted as can't be read.
         """
-        directory = self._options.directory
-        if not await self._disk.exists(Layout(directory, self._options.topic).meta):
-            raise LogMissing(f"{directory} is not formatted for a quorum: see rlmm quorum format")
+        directory, wanted = self._options.directory, self._options.node_id
+        layout = Layout(directory, self._options.topic)
+        if not await self._disk.exists(layout.meta):
+            named = "ID" if wanted is None else str(wanted)
+            raise LogMissing(
+                f"{directory} is not formatted for a quorum: mount its disk; or, for a new replica "
+                f"only, see rlmm quorum format {directory} --node-id {named}"
+            )
+        found = (await read_meta(self._disk, layout)).node_id
+        if wanted not in (None, found):
+            raise ConfigError(
+                f"{directory} was formatted as replica {found}, and this is the daemon of broker "
+                f"{wanted}: rlmm quorum format another directory with --node-id {wanted}"
+            )
         await require_not_abandoned(self._disk, directory)
 
     def require_up(self) -> Node:
@@ -90,18 +105,45 @@ class OwnReplica:
             case Leader():
                 return True
             case Follower(fetched=fetched, fetch_by=until):
-                return fetched and int(self._clock.monotonic() * 1000) < until
+                return fetched and self._now() < until
             case _:
                 return False
+
+    def _now(self) -> int:
+        return int(self._clock.monotonic() * 1000)
 
     def told(self) -> str:
         """Return how it stands, for people."""
         if self.node is None:
             return self._why
         replica = self.node.replica
-        role = type(replica.role).__name__.lower()
-        voters = ", ".join(str(key.id) for key in replica.in_force.keys)
-        return f"replica {replica.me.id} is {role} in epoch {replica.epoch}; voters: {voters}"
+        voters = [key.id for key in replica.in_force.keys]
+        heard = standing.heard(replica, self._now())
+        silent = [each for each in voters if each not in heard]
+        return (
+            f"replica {replica.me.id}, {_role(replica)} in epoch {replica.epoch}, hears of the "
+            f"voters {_listed(heard)}, not {_listed(silent)}; {replica.in_force.majority} of "
+            f"{len(voters)} have to hear each other"
+        )
+
+    def facts(self) -> Mapping[str, Any]:
+        """Return how it stands, for status and metrics."""
+        if self.node is None:
+            return {"role": None, "why": self._why}
+        replica = self.node.replica
+        return {
+            "replica": replica.me.id,
+            "role": _role(replica),
+            "epoch": replica.epoch,
+            # Who seeks office remembers whom it heard last.
+            "leader": replica.leader if self.hears else None,
+            "voters": [key.id for key in replica.in_force.keys],
+            "heard": sorted(standing.heard(replica, self._now())),
+            "needed": replica.in_force.majority,
+            "end": replica.log.end,
+            "committed": replica.committed,
+            "why": None,
+        }
 
     async def up(self, *, timeout_seconds: float) -> None:
         """Wait until it runs.
@@ -181,6 +223,15 @@ class OwnReplica:
                 await self._stop.wait()
         except TimeoutError:
             pass
+
+
+def _role(replica: Replica) -> str:
+    role = type(replica.role).__name__.lower()
+    return role if replica.is_voter or isinstance(replica.role, Leader) else "observer"
+
+
+def _listed(ids: Collection[int]) -> str:
+    return ", ".join(map(str, sorted(ids))) or "none"
 
 
 def _first(errors: BaseExceptionGroup[Exception]) -> BaseException:

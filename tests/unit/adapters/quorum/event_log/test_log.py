@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from rlmm_daemon.adapters.os.clock import SystemClock
@@ -17,6 +18,7 @@ from rlmm_daemon.adapters.quorum.node import Node
 from rlmm_daemon.adapters.quorum.replica import ReplicaOptions
 from rlmm_daemon.codec.kraft.record_key import RecordKey, pack_key
 from rlmm_daemon.domain.errors import (
+    ConfigError,
     OutcomeUnknown,
     RlmmError,
     StorageUnavailable,
@@ -152,9 +154,17 @@ async def test_a_replica_without_a_leader_reads_and_neither_beats_writes_nor_kno
                     await first(batches)
             with pytest.raises(StorageUnavailable, match="no leader"):
                 log.begin_append(P0, b"refused", lambda _outcome: pytest.fail("it was refused"))
+            await until(lambda: log.facts()["role"] in {"prospective", "candidate"})
+            facts = log.facts()
+            assert (facts["leader"], facts["voters"], facts["needed"]) == (None, [1, 2, 3], 2)
+            assert facts["heard"] == [1]
+            assert "hears of the voters 1, not 2, 3; 2 of 3 have to hear each other" in log.refusal
             for number in (2, 3):
                 await quorum.start(number)
             assert await appended(log, [b"again"]) == {b"again": 1}
+            assert not log.refusal
+            assert log.leader == log.facts()["leader"] is not None
+            assert set(log.facts()["heard"]) > {1}
             assert (await log.end_offsets([P0]))[P0].end == 2
 
 
@@ -193,6 +203,39 @@ async def test_close_tells_of_what_nobody_took(tmp_path: Path) -> None:
             log.submitter.begin(P0, b"left", told.append)
             await log.close()
         assert [type(each) for each in told] == [StorageUnavailable]
+
+
+async def test_close_waits_so_long_for_a_majority_and_no_longer(tmp_path: Path) -> None:
+    options = QuorumLogOptions(close_seconds=0.1)
+    async with quorum_of_ours(tmp_path, voters=3, timing=CALM) as quorum:
+        leader = await quorum.until_led()
+        await quorum.stop(leader)
+        async with log_at(quorum, leader, options) as log:
+            await log.open(create=True)
+            await log.append(P0, b"first")
+            for number in tuple(quorum.nodes):
+                await quorum.kill(number)
+            told: list[int | RlmmError] = []
+            log.begin_append(P0, b"perhaps", told.append)
+            async with asyncio.timeout(SECONDS):
+                await log.close()
+        assert [type(each) for each in told] == [OutcomeUnknown]
+
+
+async def test_whoever_leads_is_told_to_those_that_ask(tmp_path: Path) -> None:
+    async with quorum_of_ours(tmp_path, voters=3, observers=1) as quorum:
+        await quorum.stop(4)
+        async with log_at(quorum, 4) as log:
+            seen: list[int | None] = []
+            log.on_leader.append(lambda: seen.append(log.leader))
+            await log.open(create=True)
+            former = await quorum.until_led()
+            await until(lambda: log.leader == former)
+            assert log.facts()["role"] == "observer"
+            assert log.facts()["heard"] == [former]
+            await quorum.kill(former)
+            await until(lambda: log.leader not in {None, former})
+            assert former in seen, "it was said"
 
 
 async def test_a_directory_that_is_restored_repeats_nothing(tmp_path: Path) -> None:
@@ -336,6 +379,19 @@ async def test_a_directory_that_is_not_formatted_is_no_log_and_is_not_made(tmp_p
                 with pytest.raises(LogMissing, match="rlmm quorum format"):
                     await log.open(create=create)
         assert not quorum.directory(2).exists()
+
+
+async def test_another_replicas_directory_is_refused(tmp_path: Path) -> None:
+    async with quorum_of_ours(tmp_path, voters=1) as quorum:
+        await quorum.stop(1)
+        async with log_at(quorum, 1) as log:
+            replica = log._replica
+            replica._options = msgspec.structs.replace(replica._options, node_id=7, topic_id=None)
+            with pytest.raises(ConfigError, match="formatted as replica 1, and this"):
+                await log.open(create=True)
+            replica._options = msgspec.structs.replace(replica._options, node_id=1)
+            identity = await log.open(create=True)
+            assert identity.topic_id == TOPIC_ID, "as it was formatted"
 
 
 async def test_another_clusters_quorum_is_refused(tmp_path: Path) -> None:
