@@ -16,7 +16,6 @@ import msgspec
 
 from rlmm_daemon.adapters.storage.local.root import (
     Root,
-    make_directories_within,
     open_directory,
 )
 from rlmm_daemon.domain.errors import ChecksumMismatch, StorageFull
@@ -161,7 +160,8 @@ class Attempt(msgspec.Struct):
             opened: dict[str, int] = {}
             for directory, _ in places:
                 if directory not in opened:
-                    opened[directory] = _entered(directory, root, held)
+                    entered = self.root.entered(directory, root)
+                    opened[directory] = held.enter_context(entered)
             self._check_stop()  # the directories may have hung, and nobody waits any more
             for number, (directory, name) in enumerate(places):
                 if number == len(places) - 1:
@@ -181,14 +181,6 @@ def _begin_write_back(target: int) -> None:
     """
     with contextlib.suppress(OSError):
         os.posix_fadvise(target, 0, 0, os.POSIX_FADV_DONTNEED)
-
-
-def _entered(directory: str, root: int, held: contextlib.ExitStack) -> int:
-    try:
-        return held.enter_context(open_directory(directory, within=root))
-    except FileNotFoundError:
-        make_directories_within(root, directory)
-        return held.enter_context(open_directory(directory, within=root))
 
 
 def _sync_names(directories: Iterable[int]) -> None:

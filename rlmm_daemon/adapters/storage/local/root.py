@@ -17,6 +17,8 @@ from rlmm_daemon.domain.errors import (
 #: Ours below the root, invisible to listings: temporary files and lock files.
 PRIVATE: Final = ".rlmm"
 _NAME_BYTES_MAX: Final = 255
+#: Directories that are known to be durable, each some dozen bytes.
+_DURABLE_MAX: Final = 65_536
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -31,6 +33,9 @@ class Root:
         self._here = Path(path).absolute()
         self.path = str(self._here)
         self._identity: tuple[int, int] | None = None
+        #: Directories whose names this process has made durable. Whoever made one that was found
+        #: may have been killed, or have met an error, before the sync.
+        self._durable: set[tuple[int, int]] = set()
 
     @property
     def taken(self) -> bool:
@@ -85,6 +90,33 @@ class Root:
             )
         return f"{self.path}/{key}"
 
+    def make(self, path: str) -> None:
+        """Create what is missing of a directory below the root, durably."""
+        with (
+            open_directory(self.path) as root,
+            self.entered(path.removeprefix(f"{self.path}/"), root),
+        ):
+            return
+
+    @contextlib.contextmanager
+    def entered(self, directory: str, root: int) -> Iterator[int]:
+        """Give the descriptor of a directory below the open root: made if need be, and durable."""
+        if not self._is_durable(directory, root):
+            _make_directories(root, directory)
+        with open_directory(directory, within=root) as found:
+            self._durable.add(_identity_of(os.fstat(found)))
+            yield found
+
+    def _is_durable(self, directory: str, root: int) -> bool:
+        """Whether this process made its name durable, or has seen to that."""
+        if len(self._durable) >= _DURABLE_MAX:
+            self._durable.clear()
+        try:
+            status = os.stat(directory, dir_fd=root)
+        except FileNotFoundError:
+            return False
+        return _identity_of(status) in self._durable
+
     @contextlib.contextmanager
     def told(self, what: str) -> Iterator[None]:
         """Turn the system's errors into ours; FileNotFoundError passes if the root is there.
@@ -137,19 +169,12 @@ def sync_directory(path: str) -> None:
         os.fsync(descriptor)
 
 
-def make_directories(path: str, *, below: str) -> None:
-    """Create what is missing of `path` below an existing directory, durably."""
-    if path == below or Path(path).is_dir():
-        return
-    parent = path.rpartition("/")[0]
-    make_directories(parent, below=below)
-    with contextlib.suppress(FileExistsError):
-        Path(path).mkdir()
-    sync_directory(parent)
+def _identity_of(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
 
 
-def make_directories_within(root: int, path: str) -> None:
-    """Create what is missing of a relative path below an open directory, durably."""
+def _make_directories(root: int, path: str) -> None:
+    """Create what is missing of a relative path below an open directory, all of it durably."""
     made = "."
     for name in path.split("/"):
         with open_directory(made, within=root) as parent:

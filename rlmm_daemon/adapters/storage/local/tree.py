@@ -17,7 +17,6 @@ from rlmm_daemon.adapters.storage.local.root import (
     PRIVATE,
     NameTooLong,
     Root,
-    make_directories,
     open_directory,
     sync_directory,
 )
@@ -57,8 +56,8 @@ class Tree:
         if self._reads_only:
             return
         with self._told("open"):
-            make_directories(self.own_attempts, below=self.root.path)
-            make_directories(self._locks, below=self.root.path)
+            self.root.make(self.own_attempts)
+            self.root.make(self._locks)
             if self._swept:
                 return
             with os.scandir(self.own_attempts) as entries:
@@ -249,7 +248,8 @@ class Tree:
 
     def _replace(self, path: str, data: bytes) -> None:
         directory = path.rpartition("/")[0]
-        make_directories(directory, below=self.root.path)
+        if directory != self.root.path:
+            self.root.make(directory)
         temporary = f"{self.own_attempts}/control-{os.urandom(8).hex()}"
         Path(temporary).mkdir()
         try:

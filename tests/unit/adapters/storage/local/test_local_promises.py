@@ -298,3 +298,35 @@ def test_what_of_a_directory_is_not_made_yet_is_told(tmp_path: Path) -> None:
     assert tree.absent("a/b") == [f"{tmp_path}/a/b"]
     (tmp_path / "a/b").mkdir(parents=True)
     assert tree.absent("a/b") == []
+
+
+async def test_a_directory_that_a_killed_process_made_is_durable_before_anything_is_in_it(
+    storage: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its name was never synced, so a power cut would take all that was stored below it."""
+    directory = (tmp_path / "remote" / segment()[0][1]).parent
+    directory.mkdir(parents=True)
+    (tmp_path / "remote/_rlmm").mkdir()
+    synced = list[int]()
+    fsync, rename = os.fsync, os.rename
+
+    def seen(descriptor: int) -> None:
+        synced.append(os.fstat(descriptor).st_ino)
+        fsync(descriptor)
+
+    def renamed(*given: Any, **named: Any) -> None:
+        before.append(above <= set(synced))
+        rename(*given, **named)
+
+    before = list[bool]()
+    above = {each.stat().st_ino for each in (tmp_path / "remote", directory.parent)}
+    monkeypatch.setattr(os, "fsync", seen)
+    monkeypatch.setattr(os, "rename", renamed)
+    await storage.put_segment(segment(), progress=Progress())
+    assert before
+    assert all(before)
+    synced.clear()
+    await storage.put_segment(segment(), progress=Progress())
+    assert not above & set(synced), "once is enough"
+    await storage.overwrite_control("_rlmm/a", b"1")
+    assert (tmp_path / "remote").stat().st_ino in synced
