@@ -59,7 +59,8 @@ class Asker(Person):
     def _judge(self, words: list[str]) -> None:
         if words[0] == "delete":
             segment = self.books.by_id[SegmentId(uuid_bytes(words[2]))]
-            if segment.promised and not segment.doubted:
+            gone = segment.first.partition.topic_id in self.books.gone
+            if segment.promised and not (segment.doubted or gone):
                 self.books.fail(f"the deletion of {segment.name} is named, which was acknowledged")
         if words[0] == "purge" and TopicId(uuid_bytes(words[1])) not in self.books.gone:
             self.books.fail(f"a purge of {words[1]} is named, and that topic exists")

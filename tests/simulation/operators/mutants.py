@@ -214,4 +214,12 @@ MUTANTS: Final[Sequence[Mutant]] = (
         seeds=2,
         first=6,
     ),
+    _planted(
+        "comparing_is_not_told",
+        "rlmm_daemon.daemon.bucket.storage_keeper",
+        "            else COMPARING\n",
+        "            else follower.state.value\n",
+        seeds=10,
+        first=0,
+    ),
 )
