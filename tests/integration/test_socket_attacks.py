@@ -211,6 +211,20 @@ async def test_who_may_announce_nothing_closes_no_gate(path):
         assert it.manager.incarnations == []
 
 
+async def test_who_may_only_read_is_none_of_the_brokers_managers(path):
+    """Stuck copies are ended where both are ours: a reader's word for it is worth nothing."""
+    async with daemon(path, rights=strangers(read=Grant(uids=frozenset({os.geteuid()})))) as it:
+        for part in ("metadata", "storage"):
+            raw = await Raw.connect(path, role=None)
+            raw.send_hello(
+                "broker", part=part, cluster_id=CLUSTER, broker_id=BROKER, broker_incarnation=77
+            )
+            assert (await raw.answer())[1] is None
+            assert not it.server.has_metadata_manager(77)
+            assert not it.server.has_heard_storage_manager(77)
+            raw.close()
+
+
 async def test_a_writer_does_not_read_by_accident_of_the_fast_path(path):
     async with daemon(path, rights=strangers()) as it:
         assert it.manager.callers == []

@@ -147,6 +147,7 @@ class Server:
             each.introduction.role is Role.BROKER
             and each.introduction.part is Plugin.METADATA
             and each.introduction.incarnation_ms == incarnation_ms
+            and api.Right.WRITE in each.rights
             for each in self._sessions
         )
 
@@ -332,17 +333,15 @@ class Server:
     def _check(self, introduction: Introduction, rights: frozenset[api.Right]) -> None:
         """Verify the ids; once the cluster is known, pass a broker's incarnation on.
 
-        Not that of one who may announce nothing: the gate that it closes would not open again.
+        Not that of one who may announce nothing: the gate that it closes would not open again. Nor
+        does he say which of the broker's managers are ours, by which stuck copies are ended.
         """
         verify(introduction, self._identity)
-        if introduction.role is Role.BROKER and introduction.part is Plugin.STORAGE:
+        if introduction.role is not Role.BROKER or api.Right.WRITE not in rights:
+            return
+        if introduction.part is Plugin.STORAGE:
             self._storage_incarnation_ms = introduction.incarnation_ms
-        if (
-            self._identity.cluster_id is not None
-            and introduction.role is Role.BROKER
-            and introduction.part is Plugin.METADATA
-            and api.Right.WRITE in rights
-        ):
+        if self._identity.cluster_id is not None and introduction.part is Plugin.METADATA:
             assert introduction.incarnation_ms is not None
             self._services.manager.hello_from_broker(introduction.incarnation_ms)
             self._close_others(introduction.incarnation_ms)
