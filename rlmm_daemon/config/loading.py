@@ -21,6 +21,8 @@ from rlmm_daemon.domain.secret import HIDDEN, looks_secret
 #: `sun_path` holds 108 bytes, the last of them a zero.
 SOCKET_PATH_BYTES_MAX: Final = 107
 _PORT_MAX: Final = 65_535
+#: A number of thousands of digits and brackets within brackets are met by Python itself.
+_NOT_TOML: Final = (tomllib.TOMLDecodeError, ValueError, RecursionError)
 _SECURITY: Final = "event_log.kafka.security"
 _CONTROLLERS_SECURITY: Final = "event_log.kafka.controllers.security"
 _VALUE_CHARACTERS_MAX: Final = 80
@@ -111,7 +113,7 @@ def _checked(
 ) -> dict[str, Any]:
     try:
         raw = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except _NOT_TOML as error:
         raise _failure(source, [f"is not TOML: {error}"]) from error
     problems = [problem for override in overrides for problem in _override(raw, override)]
     problems += _check_table(raw, kind, "")
@@ -161,7 +163,7 @@ def _override_value(text: str) -> Any:
     """Return a TOML value; what is not one is taken as the string that it looks like."""
     try:
         parsed = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+    except _NOT_TOML:
         return text
     return parsed["value"] if len(parsed) == 1 else text
 

@@ -210,6 +210,9 @@ class Runtime:
         except RlmmError as error:
             self._metrics.reloads.labels("failed").inc()
             _log.error("reload refused, the old settings stay", step=name, error=error.message)
+        except Exception:  # noqa: BLE001 - it ends this order, as one request's ends the request
+            self._metrics.reloads.labels("failed").inc()
+            _log.exception("reload met a bug, the old settings stay", step=name)
         else:
             self._metrics.reloads.labels("ok").inc()
             _log.info("reloaded", step=name)

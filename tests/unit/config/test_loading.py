@@ -356,6 +356,10 @@ def test_a_file_that_is_absent_or_not_toml_is_named(tmp_path: Path):
     path.write_bytes(b"\xff")
     with pytest.raises(ConfigError, match=r"x\.toml: can't be read: it is not UTF-8"):
         load(path)
+    for value in ("[" * 5_000 + "]" * 5_000, "9" * 6_000):  # the parser itself gives these up
+        path.write_text(f"[daemon]\nbroker_id = {value}")
+        with pytest.raises(ConfigError, match=r"x\.toml: is not TOML"):
+            load(path)
 
 
 def test_differences_are_named_by_dotted_key():

@@ -196,10 +196,14 @@ async def test_sighup_runs_every_reload_hook_and_a_refused_one_changes_nothing()
     async def refuse() -> None:
         raise ConfigError("no")
 
+    async def meet_a_bug() -> None:
+        raise ZeroDivisionError
+
     async def accept() -> None:
         ran.set()
 
     own.on_reload("refuse", refuse)
+    own.on_reload("bug", meet_a_bug)
     own.on_reload("accept", accept)
     async with own.running():
         os.kill(os.getpid(), signal.SIGHUP)
