@@ -9,9 +9,12 @@ import importlib
 import threading
 from typing import Any, Final
 
+import structlog
+
 from rlmm_daemon.codec import batches
 from rlmm_daemon.codec.scan import FoundBatch
 
+_log = structlog.get_logger(__name__)
 #: Offset and value; None is a tombstone.
 Pair = tuple[int, bytes | None]
 #: What is read without the compiled parser, before it is worth loading.
@@ -37,8 +40,12 @@ class Compiled:
         return self.module.DefaultRecordBatch
 
     def load(self) -> None:
-        """Load it; a second call finds it loaded."""
-        self.module = importlib.import_module("aiokafka.record.default_records")
+        """Load it; a second call finds it loaded. Without a descriptor it is tried again later."""
+        try:
+            self.module = importlib.import_module("aiokafka.record.default_records")
+        except (ImportError, OSError) as error:
+            _log.warning("compiled_parser_not_loaded_yet", error=str(error))
+            self._read, self._loader = 0, None
 
 
 compiled: Final = Compiled()
