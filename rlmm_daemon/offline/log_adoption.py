@@ -154,20 +154,21 @@ async def _name_in_marker(
     if hold_before_ms is not None:
         hold = Hold(metadata_partition=None, before_ms=hold_before_ms, broker_id=broker_id)
     storage = adapters.storage_of(config, random.Random())  # noqa: S311 - names and jitter
+    is_written = False
     if storage is not None:
         try:
-            if await acceptance.name_log(
+            is_written = await acceptance.name_log(
                 storage.bucket, topic_id, cluster_id=cluster_id, hold=hold
-            ):
-                return
+            )
         finally:
             await storage.backend.close()
-    await owe(
+    await owe(  # the marker may be lost before a daemon has read it
         state,
         acceptance.naming(topic_id, hold),
         identity,
         cluster_id=cluster_id,
         now_ms=SystemClock().now_ms(),
         broker_id=broker_id,
-        is_used=storage is not None,
+        is_used=storage is not None and not is_written,  # a copy of what was read, or none
+        is_written=is_written,
     )

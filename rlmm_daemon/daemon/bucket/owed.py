@@ -103,12 +103,13 @@ async def owe(
     now_ms: int,
     broker_id: int,
     is_used: bool = False,
+    is_written: bool = False,
 ) -> None:
     """Keep a change for the marker that is met next, which this process may not live to meet.
 
     It is made of the copy of a marker, too, which whoever rebuilds the marker goes by; where there
-    is no copy, one is made if a storage `is_used`. Nothing is kept for a log of which nobody says
-    whose cluster's it is.
+    is no copy, one is made if a storage `is_used`. Of what `is_written` into the marker the copy
+    alone is changed. Nothing is kept for a log of which nobody says whose cluster's it is.
 
     Raises:
         OSError: it was not written.
@@ -133,9 +134,10 @@ async def owe(
             return None
         return change(before if before.cluster_id == cluster_id else unnamed)
 
-    owed = await changed(state.owed_marker()) or change(unnamed)
-    if owed != fresh:
-        await state.write_owed_marker(marker.encode(owed))
+    if not is_written:
+        owed = await changed(state.owed_marker()) or change(unnamed)
+        if owed != fresh:
+            await state.write_owed_marker(marker.encode(owed))
     copy = await changed(state.marker()) or (change(unnamed) if is_used else None)
     if copy is not None:
         await state.write_marker(marker.encode(copy))

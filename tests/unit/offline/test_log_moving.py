@@ -662,3 +662,25 @@ async def test_what_a_restored_log_may_lack_is_held_by_the_marker_that_is_made_n
     for name in ("marker.json", "owed-marker.json"):
         kept = marker.decode_marker(marker_from((tmp_path / "state" / name).read_bytes(), name))
         assert [hold.metadata_partition for hold in kept.held] == [None], name
+
+
+async def test_what_a_restored_log_may_lack_is_held_by_the_copy_of_the_marker_as_well(tmp_path):
+    """The marker may be lost before a daemon has read it, and is rebuilt by the copy then."""
+    config = config_of(tmp_path, storage=await stored(tmp_path))
+    path = tmp_path / "remote" / marker.MARKER_KEY
+    former = marker.decode_marker(path.read_bytes())
+    (tmp_path / "state" / "marker.json").write_bytes(marker_json(marker.encode(former)))
+    identity = LogIdentity(cluster_id=CLUSTER, topic_id=TopicId(bytes(16)), partition_count=COUNT)
+    await adopt(config, "kafka", identity, hold_before_ms=5)
+    kept = marker.decode_marker(
+        marker_from((tmp_path / "state" / "marker.json").read_bytes(), "it")
+    )
+    present = marker.decode_marker(path.read_bytes())
+    for each in (kept, present):
+        assert [hold.metadata_partition for hold in each.held] == [None]
+        assert each.metadata_topic_id == uuid_text(bytes(16))
+    assert not (tmp_path / "state" / "owed-marker.json").exists()
+    assert kept.layouts == present.layouts
+    (tmp_path / "state" / "marker.json").unlink()
+    await adopt(config, "kafka", identity, hold_before_ms=5)
+    assert not (tmp_path / "state" / "marker.json").exists(), "it would know of no earlier hold"
