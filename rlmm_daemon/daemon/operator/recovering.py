@@ -52,6 +52,8 @@ _STARTED: Final = int(SegmentState.COPY_SEGMENT_STARTED)
 #: Segments that are looked at before others get a turn.
 _TURN: Final = 256
 
+_ENDED: Final = "not put back: it was ended meanwhile, or the log did not apply it in time"
+
 S = SegmentState
 logger = structlog.get_logger(__name__)
 
@@ -121,8 +123,11 @@ class Recovery:
         look, risen = await self.look(follower, candidates), await self._risen.look(follower)
         require_same(follower, fold)
         whole, may_have_ended = look.whole, follower.uncertain
+        lacking = [each for each in look.lacking if not each[0].younger]
         if execute:
             await self.put_back(follower, whole)
+            lacking += [(each, _ENDED) for each, _ in whole if not _is_finished(follower, each)]
+            whole = [each for each in whole if _is_finished(follower, each[0])]
             await applied(follower, await self._risen.end(follower, risen.gone))
             require_same(follower, fold)
         over = execute or not (whole or risen.gone)
@@ -135,11 +140,7 @@ class Recovery:
             "metadata_partition": follower.partition,
             "executed": execute,
             "put_back" if execute else "can_be_put_back": [_row(each.segment) for each, _ in whole],
-            "not_whole": [
-                _row(each.segment) | {"reason": why}
-                for each, why in look.lacking
-                if not each.younger
-            ],
+            "not_whole": [_row(each.segment) | {"reason": why} for each, why in lacking],
             "ended" if execute else "can_be_ended": [_row(each) for each in risen.gone],
             "came_back": [_row(each) | {"reason": why} for each, why in risen.there],
             "may_have_ended": may_have_ended and bool(whole),
@@ -386,6 +387,10 @@ def _begun(follower: Follower) -> Iterator[SegmentMetadata]:
 def _state(follower: Follower, segment: SegmentMetadata) -> SegmentState | None:
     cache = follower.fold.partitions.get(segment.partition)
     return None if cache is None else cache.state(segment.segment_id)
+
+
+def _is_finished(follower: Follower, candidate: Candidate) -> bool:
+    return _state(follower, candidate.segment) is S.COPY_SEGMENT_FINISHED
 
 
 def _problem(segment: SegmentMetadata, sizes: dict[ObjectKind, int]) -> str:

@@ -462,6 +462,34 @@ async def test_a_segment_that_somebody_ended_meanwhile_is_not_finished_again(wor
     assert world.follower.state_of(2) is S.COPY_SEGMENT_FINISHED, "though the first was ended"
 
 
+@pytest.mark.parametrize("younger", [False, True])
+async def test_a_segment_that_was_ended_while_it_was_looked_for_is_not_called_put_back(
+    world, monkeypatch, younger
+):
+    """The operator ends a hold while the order reads objects, and the cleaner ends the copy."""
+    world.follower.uncertain = not younger
+    for number in (1, 2):
+        world.follower.apply(records.encode(begun(number)))
+        await world.store(begun(number))
+    if younger:
+        hold = Hold(metadata_partition=of(TP), before_ms=1, broker_id=1)
+        held = replace_hold(await world.bucket.peek(), hold)
+        await world.storage.overwrite_control(MARKER_KEY, marker.encode(held))
+        await world.bucket.confirm()
+    look = world.recovery.look
+
+    async def looked(*of_what):
+        found = await look(*of_what)
+        world.follower.apply(updated(1, S.DELETE_SEGMENT_STARTED))
+        return found
+
+    monkeypatch.setattr(world.recovery, "look", looked)
+    told = await world.recover(execute=True)
+    assert numbers(told["put_back"]) == [2]
+    assert numbers(told["not_whole"]) == [1]
+    assert "ended meanwhile" in told["not_whole"][0]["reason"]
+
+
 async def without(world: World, *kinds: ObjectKind) -> None:
     segment = finished(1)
     whole = {**SMALL, LOG: log_of(segment)}
