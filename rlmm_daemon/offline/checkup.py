@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
+from pathlib import Path
 from typing import Final
 
 from msgspec.structs import replace
@@ -140,7 +141,8 @@ async def _embedded(config: Config, seconds: float) -> list[CheckResult]:
         disk.close()
     corrupt = _foreign(config, present, known) or _corrupt(reports) or _misplaced(reports)
     absent = _absent(reports, present, known, positions, gone=_gone(config))
-    return [corrupt or absent or _whole(reports)]
+    headless = _headless(reports, positions, config.snapshot_directory)
+    return [corrupt or absent or headless or _whole(reports)]
 
 
 def _foreign(config: Config, present: LogIdentity, known: Identity | None) -> CheckResult | None:
@@ -202,6 +204,23 @@ def _absent(
     if not short:
         return None
     found = f"a part is absent: {short[0]} ({len(short)} in all)"
+    return CheckResult(check="event log", verdict="failed", found=found, advice=_SHORT)
+
+
+def _headless(
+    reports: list[PartitionReport], positions: Positions | None, snapshots: str
+) -> CheckResult | None:
+    """Tell of heads that are gone, that nobody accepted and that no snapshot may stand for."""
+    accepted = {} if positions is None else positions.accepted_starts
+    gone = [
+        f"partition {each.partition} begins at {each.range.start}"
+        for each in reports
+        if each.range.start > accepted.get(str(each.partition), 0)
+        and not any(Path(snapshots).glob(f"{each.partition}-*.snapshot"))
+    ]
+    if not gone:
+        return None
+    found = f"what stood at its beginning is absent: {gone[0]} ({len(gone)} in all)"
     return CheckResult(check="event log", verdict="failed", found=found, advice=_SHORT)
 
 

@@ -16,9 +16,10 @@ from click.testing import CliRunner
 from rlmm_daemon import __version__
 from rlmm_daemon.cli import main
 from rlmm_daemon.offline import answers, checkup
+from tests.support import failures
 from tests.support.daemon_process import CONFIG
 from tests.support.fork_server import ForkServer
-from tests.support.stocked_daemon import CLUSTER, Stocked, make
+from tests.support.stocked_daemon import CLUSTER, Stocked, eventually, make
 
 
 @pytest.fixture
@@ -95,6 +96,22 @@ def test_a_log_without_the_partitions_that_the_daemon_read_is_not_called_whole(i
     assert failed["check"] == "event log"
     assert f"/{it.number(0)}/" in failed["found"]
     assert "when it was stopped, and what is there ends with 0" in failed["found"]
+
+
+def test_a_log_that_lost_its_head_is_not_called_whole_until_that_is_accepted(it):
+    it.start()
+    failures.log_that_lost_its_head(it)
+    eventually(lambda: it.row(0)["state"], lambda state: state == "failed")
+    number = it.number(0)
+    found = failing(it)
+    assert found["check"] == "event log"
+    assert f"absent: partition {number} begins at 6" in found["found"]
+    assert "rlmm explain" in found["advice"]
+    assert it.rlmm("partition", "accept-loss", str(number), "--yes").exit_code == 0
+    told = it.explain(0)
+    assert told["cause"] == "ready_empty"
+    assert "a hold keeps what lost events may have named" in told["sentence"]
+    assert verdicts(it) == WHOLE
 
 
 def test_directories_of_the_log_that_changed_places_are_not_called_whole(it):

@@ -79,6 +79,17 @@ def _end_unread_failure(f: Facts) -> str:
     return failed.failure.command(MetadataPartition(failed.number))
 
 
+def _no_segment(f: Facts) -> str:
+    """Say why a partition has none, as far as that is known: what is lost may have named some."""
+    if f.on_hold:
+        return "The log names no segment; a hold keeps what lost events may have named."
+    if f.lacks_offsets:
+        return "The log names no live segment; events that are lost may have named some."
+    if f.known:
+        return "All segments that were ever copied are deleted."
+    return "No segment was ever copied."
+
+
 _DAEMON: Final = (
     _failed(
         R.LOG_MISSING,
@@ -387,11 +398,7 @@ _READY: Final = (
         name="ready_empty",
         verdict=Verdict.READY,
         applies=lambda f: not any(at.count for at in f.segments.values()),
-        sentence=lambda f: (
-            "Every question is answered. All segments that were ever copied are deleted."
-            if f.known
-            else "Every question is answered. No segment was ever copied."
-        ),
+        sentence=lambda f: f"Every question is answered. {_no_segment(f)}",
         evidence=lambda f: (*evidence.role(f), *evidence.where(f), *evidence.snapshot(f)),
         command=lambda f: f"rlmm segments {evidence.argument(f)}",
         covers=frozenset({P.READY, S.DELETE_SEGMENT_FINISHED}),

@@ -65,3 +65,17 @@ def test_no_deletion_is_recommended_that_the_daemon_would_refuse_for_it_has_no_s
 def test_what_a_hold_keeps_is_looked_for_before_anything_is_ended():
     told = stuck("local", state=PartitionState.READY, position=1, target=1, on_hold=True)
     assert {notice.next_command for notice in explain(told).also} == {"rlmm log recover 7"}
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize(
+    ("doubt", "words"),
+    [
+        ({"on_hold": True}, "a hold keeps what lost events may have named"),
+        ({"lacks_offsets": True}, "events that are lost may have named some"),
+    ],
+)
+def test_nobody_says_that_nothing_was_ever_copied_where_events_are_lost(known, doubt, words):
+    told = facts(state=PartitionState.READY, position=1, target=1, known=known, **doubt)
+    found = explain(told)
+    assert (found.cause, words in found.sentence) == ("ready_empty", True)
