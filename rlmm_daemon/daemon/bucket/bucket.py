@@ -219,6 +219,7 @@ class Bucket(LiveMarker):
             began = asyncio.get_running_loop().time()
             with self._told_if_silent():
                 control = await self.storage.get_control(MARKER_KEY)
+                presences = await self.presences()
             memory = await remembered(self._past, identity.cluster_id)
             self._kept = memory.kept
             if control is None:
@@ -232,7 +233,7 @@ class Bucket(LiveMarker):
             for change in self.unwritten:
                 wanted = change(wanted)
             wanted = memory.put_into(wanted, identity.now_ms, identity.broker_id)
-            wanted = self._with_told(wanted, await self.presences())
+            wanted = self._with_told(wanted, presences)
             try:
                 if control is None or wanted is not present:
                     wanted = await self._put(wanted, control)

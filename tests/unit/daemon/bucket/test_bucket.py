@@ -673,3 +673,21 @@ async def test_a_directory_that_was_mounted_anew_is_used_once_its_marker_was_see
     assert await one.delete(["d/a.log"]) == {"d/a.log": None}
     await storage.overwrite_control("_rlmm/x", b"x")
     await storage.close()
+
+
+async def test_a_listing_of_presence_files_that_hangs_is_told_as_a_storage_that_is_away(
+    shared, monkeypatch
+):
+    monkeypatch.setattr(bucket_module, "ANSWER_SECONDS", 0.0)
+    one, never = bucket(shared), asyncio.Event()
+
+    async def hangs() -> list[marker.Presence]:
+        await never.wait()
+        return []
+
+    one.presences = hangs
+    async with asyncio.TaskGroup() as group:
+        opening = group.create_task(one.open(IDENTITY))
+        await until(lambda: one.away is not None)
+        opening.cancel()
+    assert "has not answered" in str(one.away)
