@@ -88,6 +88,26 @@ def test_it_writes_once_and_says_what_is_left(host: Host):
     assert host.files() == written
 
 
+def test_a_directory_that_must_be_a_mount_is_not_made(host: Host):
+    """Segments would be stored in it, beside those of the directory that is mounted later."""
+    tier = host.home / "tier"
+    said = host.rlmm(*host.embedded, "--shared", "--execute")
+    assert said.exit_code == 1, "the doctor does not find it either"
+    assert f"1. mount {tier}" in said.output
+    assert not tier.exists()
+    tier.mkdir()
+    assert "mount" not in host.rlmm("--execute").output
+
+
+def test_a_directory_that_was_configured_before_and_is_gone_is_not_made_anew(host: Host):
+    assert host.rlmm(*host.embedded, "--execute").exit_code == 0
+    (host.home / "tier").rmdir()
+    said = host.rlmm("--execute")
+    assert said.exit_code == 1
+    assert f"1. mount {host.home / 'tier'}" in said.output
+    assert not (host.home / "tier").exists()
+
+
 def test_a_daemon_runs_by_what_it_wrote(host: Host):
     assert host.rlmm(*host.embedded, "--execute").exit_code == 0
     config = load(host.config)

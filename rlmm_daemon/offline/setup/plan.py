@@ -27,7 +27,7 @@ from rlmm_daemon.offline.setup.broker import (
     parsed,
 )
 from rlmm_daemon.offline.setup.properties import JAR, lines, with_lines
-from rlmm_daemon.offline.setup.settings import Choices, kinds, merged, settings
+from rlmm_daemon.offline.setup.settings import Choices, directory_of, kinds, merged, settings
 
 #: Where brokers' packages and archives put it.
 PLACES: Final = (
@@ -106,7 +106,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     broker: Broker
     config: Config
     files: tuple[PlannedFile, ...]
-    #: A storage directory that is not there.
+    #: A storage directory that is to be made.
     directory: str | None
     left: tuple[str, ...]
 
@@ -182,12 +182,26 @@ def plan(broker: Broker, choices: Choices, places: Places) -> Plan:
         else None
     )
     left = [*_left(config, broker, places, given)]
+    if missing is not None and _is_mount(config, present or ""):
+        left.insert(0, f"mount {missing}, which is not there and is no new directory to be made")
+        missing = None
     if not places.writes_properties:
         shown = "".join(f"\n    {key}={value}" for key, value in entries.items())
         left.insert(0, f"put these lines into {places.properties}:{shown}")
     return Plan(
         broker=broker, config=config, files=tuple(files), directory=missing, left=tuple(left)
     )
+
+
+def _is_mount(config: Config, present: str) -> bool:
+    """Return whether a storage directory that is not there must be somewhere else.
+
+    One that every broker sees is mounted, and one that was configured before was there. In one that
+    is made in its place segments would be stored beside the others.
+    """
+    storage = config.storage
+    assert isinstance(storage, LocalStorage), "it has a directory"
+    return storage.shared or directory_of(present) == storage.directory
 
 
 def carry_out(plan: Plan) -> None:

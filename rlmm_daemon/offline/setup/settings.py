@@ -142,6 +142,15 @@ def kinds(text: str) -> dict[str, str]:
     return {key.removesuffix(".kind"): str(present[key]) for key in _KINDS if key in present}
 
 
+def directory_of(text: str) -> str | None:
+    """Return the storage directory that a configuration has.
+
+    Raises:
+        ConfigError: the text is no TOML.
+    """
+    return _flat(_document(text)).get("storage.directory")
+
+
 def _document(text: str) -> tomlkit.TOMLDocument:
     try:
         return tomlkit.parse(text or HEAD)
