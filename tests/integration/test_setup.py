@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from click.testing import CliRunner, Result
@@ -15,6 +16,8 @@ from click.testing import CliRunner, Result
 from rlmm_daemon.cli import main, setup
 from rlmm_daemon.client import Client
 from rlmm_daemon.config import load
+from rlmm_daemon.offline.setup.plan import Places, plan, read_broker
+from rlmm_daemon.offline.setup.settings import Choices
 from tests.support.daemon_process import START_SECONDS, environment
 
 ME = pwd.getpwuid(os.geteuid()).pw_name
@@ -106,6 +109,25 @@ def test_a_directory_that_was_configured_before_and_is_gone_is_not_made_anew(hos
     assert said.exit_code == 1
     assert f"1. mount {host.home / 'tier'}" in said.output
     assert not (host.home / "tier").exists()
+
+
+def test_events_of_a_former_log_are_to_be_taken_along(host: Host):
+    """A daemon that starts with another log misses all that is tiered."""
+    assert host.rlmm(*host.embedded, "--execute").exit_code == 0
+
+    def left(event_log: Literal["kafka", "embedded"]) -> str:
+        places = Places(properties=str(host.properties), config=str(host.config))
+        choices = Choices(event_log=event_log, storage={"kind": "local"})
+        return plan(read_broker(str(host.properties)), choices, places).left[0]
+
+    assert "take the events along" not in left("kafka"), "no daemon ever ran"
+    former = host.home / "state" / "log"
+    former.mkdir(parents=True)
+    assert "take the events along" not in left("embedded")
+    assert left("kafka").startswith("stop the daemon and take the events along")
+    assert f"rlmm log copy --config {host.config} --from {former} --to kafka" in left("kafka")
+    host.config.write_text(host.config.read_text().replace('"embedded"', '"kafka"'))
+    assert "rlmm log copy --from kafka" in left("embedded")
 
 
 def test_a_daemon_runs_by_what_it_wrote(host: Host):

@@ -185,11 +185,35 @@ def plan(broker: Broker, choices: Choices, places: Places) -> Plan:
     if missing is not None and _is_mount(config, present or ""):
         left.insert(0, f"mount {missing}, which is not there and is no new directory to be made")
         missing = None
+    if (copied := _log_to_copy(present or "", text, places.config)) is not None:
+        left.insert(0, copied)
     if not places.writes_properties:
         shown = "".join(f"\n    {key}={value}" for key, value in entries.items())
         left.insert(0, f"put these lines into {places.properties}:{shown}")
     return Plan(
         broker=broker, config=config, files=tuple(files), directory=missing, left=tuple(left)
+    )
+
+
+def _log_to_copy(present: str, wanted: str, file: str) -> str | None:
+    """Say what takes events along where another kind of log is configured; None: nothing is left.
+
+    A daemon that starts with an empty log misses all that is tiered, and so does every consumer.
+    """
+    before, after = (kinds(text).get("event_log") for text in (present, wanted))
+    if before == after or before not in ("kafka", "embedded"):
+        return None
+    if before == "kafka":
+        return (
+            "stop the daemon and take the events along, before it starts with another log: "
+            "rlmm log copy --from kafka, with a configuration as it was (docs/kafka.md)"
+        )
+    former = parse(present, source=file).event_log_directory
+    if not Path(former).is_dir():
+        return None
+    return (
+        "stop the daemon and take the events along, before it starts with another log: "
+        f"rlmm log copy --config {shlex.quote(file)} --from {shlex.quote(former)} --to kafka"
     )
 
 
