@@ -127,7 +127,7 @@ def test_events_of_a_former_log_are_to_be_taken_along(host: Host):
     assert left("kafka").startswith("stop the daemon and take the events along")
     assert f"rlmm log copy --config {host.config} --from {former} --to kafka" in left("kafka")
     host.config.write_text(host.config.read_text().replace('"embedded"', '"kafka"'))
-    assert "rlmm log copy --from kafka" in left("embedded")
+    assert f"rlmm log copy --config FORMER --from kafka --to {former}," in left("embedded")
 
 
 def test_a_daemon_runs_by_what_it_wrote(host: Host):

@@ -38,6 +38,7 @@ PLACES: Final = (
 )
 UNITS: Final = "/etc/systemd/system"
 DAEMON_USER: Final = "rlmm"
+_TAKE_ALONG: Final = "stop the daemon and take the events along, before it starts with another log"
 _GROUP_READS: Final = stat.S_IRGRP | stat.S_IXGRP
 _ALL_READ: Final = stat.S_IROTH | stat.S_IXOTH
 
@@ -203,18 +204,17 @@ def _log_to_copy(present: str, wanted: str, file: str) -> str | None:
     before, after = (kinds(text).get("event_log") for text in (present, wanted))
     if before == after or before not in ("kafka", "embedded"):
         return None
+    new = shlex.quote(parse(wanted, source=file).event_log_directory)
     if before == "kafka":
         return (
-            "stop the daemon and take the events along, before it starts with another log: "
-            "rlmm log copy --from kafka, with a configuration as it was (docs/kafka.md)"
+            f"{_TAKE_ALONG}: rlmm log copy --config FORMER --from kafka --to {new}, with the "
+            "configuration as it was, and then what that names next"
         )
     former = parse(present, source=file).event_log_directory
     if not Path(former).is_dir():
         return None
-    return (
-        "stop the daemon and take the events along, before it starts with another log: "
-        f"rlmm log copy --config {shlex.quote(file)} --from {shlex.quote(former)} --to kafka"
-    )
+    paths = f"--config {shlex.quote(file)} --from {shlex.quote(former)}"
+    return f"{_TAKE_ALONG}: rlmm log copy {paths} --to kafka"
 
 
 def _is_mount(config: Config, present: str) -> bool:
