@@ -24,7 +24,7 @@ import msgspec
 from rlmm_daemon.codec import record_suffix as tails
 from rlmm_daemon.core.fold.cache import PartitionCache
 from rlmm_daemon.core.fold.fold import Fold
-from rlmm_daemon.core.fold.outcome import Applied, Deferred, Rejected, Repeated, Unreadable
+from rlmm_daemon.core.fold.outcome import Applied, Deferred, Outcome, Rejected, Repeated, Unreadable
 from rlmm_daemon.domain.errors import SegmentNotFound
 from rlmm_daemon.domain.ids import UUID_BYTES, MetadataPartition, SegmentId
 from rlmm_daemon.domain.partition_delete import PartitionDeleteState
@@ -82,6 +82,14 @@ class Offsets:
         return 0 <= at < len(self._bits) and bool(self._bits[at] >> bit & 1)
 
 
+def ended_by(outcome: Outcome) -> bool:
+    """Whether an event says that a segment is gone, known or not."""
+    if not isinstance(outcome, Applied | Repeated):
+        return False
+    value = outcome.value
+    return value[_KIND_AT] == _UPDATE and value[_STATE_AT] == _GONE
+
+
 class Survivors:
     """A log's beginning is put in event by event; then the offsets of those that stay are known."""
 
@@ -99,8 +107,8 @@ class Survivors:
         """Whether the event of an offset stays; to be asked after `settle`."""
         return offset in self._offsets
 
-    def take(self, offset: int, value: bytes | None) -> None:
-        """Put the next event in."""
+    def take(self, offset: int, value: bytes | None) -> Outcome:
+        """Put the next event in; return what the fold made of it."""
         outcome = self.fold.apply(offset, value)
         match outcome:
             case Applied():
@@ -115,6 +123,7 @@ class Survivors:
                 self._offsets.add(offset)
             case Deferred():
                 raise AssertionError("nothing sleeps in a fold without a snapshot")
+        return outcome
 
     def lost(self) -> None:
         """Note that the log lacks events here: from now on it may hold ends of unknown segments."""

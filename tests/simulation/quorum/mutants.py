@@ -444,9 +444,75 @@ SUBMITTING: Final[Sequence[Mutant]] = (
                 self._doubt()
 """,
         new="",
-        seeds=41,
+        seeds=9,
+        first=250,
         scenario="submitting",
     ),
 )
-BY_NAME: Final = {mutant.name: mutant for mutant in (*MUTANTS, *SUBMITTING)}
-assert len(BY_NAME) == len(MUTANTS) + len(SUBMITTING), "two mutants share a name"
+_CHECKPOINT: Final = "rlmm_daemon.core.quorum_log.checkpoint"
+_CHECKPOINTER: Final = "rlmm_daemon.adapters.quorum.event_log.checkpointer"
+_FOLDING: Final = "rlmm_daemon.adapters.quorum.event_log.folding"
+#: Of checkpoints: `submitting` finds them, too.
+CHECKPOINTS: Final[Sequence[Mutant]] = (
+    Mutant(
+        name="checkpoint_without_incarnation",
+        module=_CHECKPOINT,
+        old="Submitter(at.incarnation, at.nonce,",
+        new="Submitter(1, at.nonce,",
+        seeds=2,
+        scenario="submitting",
+    ),
+    Mutant(
+        name="checkpoint_counts_before_it_is_durable",
+        module=_CHECKPOINTER,
+        old="""            await writer.end()
+            point = await node.snapshots.keep(writer)
+""",
+        new="""            point = await node.snapshots.keep(writer)
+            await self._move_start(node)
+            await writer.end()
+""",
+        seeds=2,
+        scenario="submitting",
+    ),
+    Mutant(
+        name="offsets_counted_from_the_checkpoint",
+        module=_FOLDING,
+        old="            self.fold, self.applied = loaded.fold, point.end\n",
+        new="""            self.fold, self.applied = loaded.fold, point.end
+            self.fold.ends = [end - loaded.chunks[-1].start(p) for p, end in enumerate(ends)]
+""",
+        seeds=2,
+        scenario="submitting",
+    ),
+    Mutant(
+        name="checkpoint_claims_what_is_not_folded",
+        module=_FOLDING,
+        old="            end=self.applied,\n",
+        new="            end=self._node.replica.committed if self._node else self.applied,\n",
+        seeds=2,
+        scenario="submitting",
+    ),
+    Mutant(
+        name="what_a_checkpoint_hides_is_sent_again",
+        module=_SUBMITTER,
+        old="        for serial in lost:\n",
+        new="        lost.clear()\n        for serial in lost:\n",
+        seeds=6,
+        first=170,
+        scenario="submitting",
+    ),
+    Mutant(
+        name="checkpoint_lacks_the_newest_events",
+        module="rlmm_daemon.adapters.quorum.event_log.chunks",
+        old="""        if self._chunks[-1].bytes:
+            self._close(base, ends)
+        return self._chunks[:-1]
+""",
+        new="        return self._chunks[:-1]\n",
+        seeds=2,
+        scenario="submitting",
+    ),
+)
+BY_NAME: Final = {mutant.name: mutant for mutant in (*MUTANTS, *SUBMITTING, *CHECKPOINTS)}
+assert len(BY_NAME) == len(MUTANTS) + len(SUBMITTING) + len(CHECKPOINTS), "two mutants share a name"

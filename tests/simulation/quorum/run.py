@@ -14,6 +14,7 @@ import concurrent.futures
 import functools
 import gc
 import importlib
+import logging
 import multiprocessing
 import os
 import sys
@@ -22,6 +23,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
+
+import structlog
 
 from tests.simulation import mutants
 from tests.simulation.mutants import SEEDS_FACTOR, Mutant
@@ -61,6 +64,7 @@ def _world(name: str) -> Any:
 
 def run_seeds(seeds: range, name: str = _WORLD) -> Total:
     """Run these seeds."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     world = _world(name)
     total, began = Total(), time.process_time()
     for seed in seeds:

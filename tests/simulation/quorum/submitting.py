@@ -1,25 +1,33 @@
 """Submitters of several daemons on one log, where leaders go, answers are lost, and copies late.
 
-The submitter and the fold are the product's own; consensus is one list. Each daemon has several
-lives, of which none remembers the one before. What is checked: nobody is told what is not so, no
-record is there twice, none that was refused is there at all, and those that are there of one life
-stand in the order in which they were begun, unless their outcome was unknown.
+Submitter, fold and checkpoints are the product's own; consensus is one list. Each daemon has
+several lives: of one before nothing is left but its disk, where its log begins with a checkpoint,
+or another daemon's takes its place while it runs. What is checked: nobody is told what is not so,
+no record is there twice, none that was refused is there at all, those that are there of one life
+stand in the order in which they were begun, unless their outcome was unknown, and every replica
+reads the same events at the same offsets as one that has the whole log.
 """
 
 import asyncio
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
+import msgspec
+
+from rlmm_daemon.adapters.quorum.event_log.checkpointer import Checkpointer
+from rlmm_daemon.adapters.quorum.event_log.folding import Folding
 from rlmm_daemon.adapters.quorum.event_log.options import QuorumLogOptions
 from rlmm_daemon.adapters.quorum.event_log.submitter import Submitter
 from rlmm_daemon.codec.kraft.record_key import FOUNDING, RecordKey, pack_count, pack_key, read_key
-from rlmm_daemon.core.quorum_log.fold import Accepted, LogFold, Outcome
+from rlmm_daemon.core.quorum_log.fold import Accepted, LogFold
 from rlmm_daemon.domain.errors import OutcomeUnknown, RlmmError, StorageUnavailable
+from rlmm_daemon.domain.ids import MetadataPartition
 from tests.simulation.clock import SimClock
 from tests.simulation.loop import Order, SimLoop, SimulationEnd, ended
 from tests.simulation.quorum.shape import Outcome as SeedOutcome
+from tests.simulation.quorum.toy_replica import ToyDisk, ToyLog, ToyNode
 
 PARTITIONS: Final = 2
 OPTIONS: Final = QuorumLogOptions(
@@ -43,6 +51,17 @@ class Shape:
         self.lives = rng.randint(1, 4)
         self.daemons = rng.randint(1, 3)
         self.records = rng.randint(3, 25)
+        #: So many bytes make a checkpoint due; a batch has some 120.
+        self.checkpoint_bytes = rng.choice([1, 400, 2_000, 1 << 40])
+        #: Another daemon's checkpoint takes the place of the log, where it is ahead.
+        self.installed = rng.choice([0.0, 0.05, 0.5, 1.0])
+        self.options = msgspec.structs.replace(
+            OPTIONS,
+            checkpoint_bytes_min=self.checkpoint_bytes,
+            checkpoint_factor=rng.choice([0.0, 1.0]),
+            chunk_bytes=rng.choice([1, 500]),
+            cache_bytes=rng.choice([1, 2_000]),
+        )
 
 
 class World:
@@ -53,21 +72,33 @@ class World:
         self.shape = Shape(rng)
         self.healed = False
         self.epoch = 1
-        founding = pack_key(RecordKey(FOUNDING, 0, 0, 0)), pack_count(PARTITIONS)
-        self.log: list[tuple[int, tuple[bytes | None, bytes | None]]] = [(1, founding)]
+        self.log = ToyLog()
+        self.disks: dict[int, ToyDisk] = defaultdict(ToyDisk)
+        #: Of the whole log.
+        self.fold = LogFold()
+        self.values: dict[tuple[int, int], bytes | None] = {}
         self.told: dict[bytes, list[int | RlmmError]] = defaultdict(list)
         self.partition: dict[bytes, int] = {}
         #: By daemon and life, in the order in which they were begun.
         self.begun: dict[bytes, list[bytes]] = defaultdict(list)
         self.late: list[asyncio.Task[None]] = []
+        self.counts: Counter[str] = Counter()
+        self.append([(pack_key(RecordKey(FOUNDING, 0, 0, 0)), pack_count(PARTITIONS))])
 
     def append(self, records: Sequence[tuple[bytes | None, bytes | None]]) -> int:
-        base = len(self.log)
-        self.log += [(self.epoch, record) for record in records]
-        return base
+        for key, value in records:
+            outcome = self.fold.apply(self.epoch, read_key(key), value)
+            if isinstance(outcome, Accepted):
+                self.values[outcome] = value
+        return self.log.append(self.epoch, records)
 
     def chance(self, share: float) -> bool:
         return not self.healed and self.rng.random() < share
+
+    def newest_checkpoint_of_another(self, me: int) -> Any:
+        found = [disk.newest for number, disk in self.disks.items() if number != me]
+        synced = [each for each in found if each is not None and each.synced]
+        return self.rng.choice(synced) if synced else None
 
 
 class Leader:
@@ -102,61 +133,46 @@ class Leader:
         self._world.late.append(asyncio.get_running_loop().create_task(append()))
 
 
-class Folding:
-    """One replica's fold, which lags behind the log."""
-
-    def __init__(self, world: World, hear: Callable[[RecordKey, Outcome], None]) -> None:
-        self.fold = LogFold()
-        self.applied = 0
-        self._world = world
-        self._hear = hear
-        self.values: dict[tuple[int, int], bytes | None] = {}
-
-    async def run(self) -> None:
-        while True:
-            while self.applied < len(self._world.log):
-                self.apply()
-            lag = 0.0 if self._world.healed else self._world.shape.lag_seconds
-            await asyncio.sleep(0.01 + self._world.rng.uniform(0, lag))
-
-    def apply(self) -> Outcome:
-        epoch, (packed, value) = self._world.log[self.applied]
-        key = read_key(packed)
-        outcome = self.fold.apply(epoch, key, value)
-        self.applied += 1
-        if isinstance(outcome, Accepted):
-            self.values[outcome] = value
-        if key is not None:
-            self._hear(key, outcome)
-        return outcome
-
-    async def reached(self, end: int, *, timeout_seconds: float) -> None:
-        try:
-            async with asyncio.timeout(timeout_seconds):
-                while self.applied < end:  # noqa: ASYNC110 - a toy's own time
-                    await asyncio.sleep(0.01)
-        except TimeoutError as error:
-            raise StorageUnavailable("the replica lags") from error
-
-
 class Life:
     """One daemon from its start to its death."""
 
     def __init__(self, world: World, me: int, clock: SimClock) -> None:
         self._world = world
-        self.submitter = Submitter(clock, world.rng, OPTIONS, lambda: me)
-        self.folding = Folding(world, self.submitter.hear)
+        self._me = me
+        options = world.shape.options
+        self.submitter = Submitter(clock, world.rng, options, lambda: me)
+        self.folding = Folding(options, self.submitter.hear, self.submitter.passed_over)
+        self._checkpointer = Checkpointer(self.folding, options)
+        self._node = ToyNode(world.log, world.disks[me], world.rng)
+        node: Any = self._node
+        self.folding.attach(node)
         leader: Any = Leader(world)
-        folding: Any = self.folding
         loop = asyncio.get_running_loop()
         self._tasks = [
             loop.create_task(work)
             for work in (
                 self.folding.run(),
-                self.submitter.run(leader, folding),
+                self.submitter.run(leader, self.folding),
                 self.submitter.expire(),
+                self._checkpointer.run(node),
+                self._replicate(),
             )
         ]
+
+    async def _replicate(self) -> None:
+        """Have more of the log, or another one's checkpoint, with some delay."""
+        world, node = self._world, self._node
+        while True:
+            lag = 0.0 if world.healed else world.shape.lag_seconds
+            await asyncio.sleep(0.01 + world.rng.uniform(0, lag))
+            other = world.newest_checkpoint_of_another(self._me)
+            ahead = other is not None and other.point.end > node.replica.committed
+            if ahead and world.chance(world.shape.installed):
+                world.counts["installed"] += 1
+                node.install(other)
+            elif node.replica.committed < world.log.end:
+                ends = [end for end in world.log.ends() if end > node.replica.committed]
+                node.replicate(ends[-1] if world.healed else world.rng.choice(ends))
 
     def begin(self, value: bytes) -> None:
         world = self._world
@@ -167,14 +183,41 @@ class Life:
         def told(outcome: int | RlmmError) -> None:
             world.told[value].append(outcome)
             if isinstance(outcome, int):
-                assert self.folding.values[partition, outcome] == value, f"{value!r} is not there"
+                assert world.values[partition, outcome] == value, f"{value!r} is not there"
 
         self.submitter.begin(partition, value, told)
 
-    async def end(self) -> None:
+    async def look(self, *, whole: bool = False) -> None:
+        """Read what there is, from anywhere on."""
+        world, folding = self._world, self.folding
+        folding.require_whole()
+        for partition in map(MetadataPartition, range(len(folding.fold.ends))):
+            end = folding.range(partition).end
+            at = 0 if whole else world.rng.randint(0, end)
+            found: list[tuple[int, bytes | None]] = []
+            begun = at
+            while at < end:
+                batch = await folding.batch(partition, at)
+                assert batch.next_offset > at, "a read that goes nowhere"
+                found += batch.records
+                at = batch.next_offset
+            expected = [(each, world.values[partition, each]) for each in range(begun, at)]
+            assert found == expected, f"read {found} of {partition}, not {expected}"
+            epochs = world.fold.epochs[partition].entries
+            mine = folding.fold.epochs[partition].entries
+            assert mine == epochs[: len(mine)], f"epochs {mine}, not {epochs}"
+        if whole:
+            assert folding.fold.ends == world.fold.ends, "it has not all"
+
+    async def end(self, *, crashes: bool = True) -> None:
+        """Die; what was being written to the disk is lost."""
+        self._node.dead = crashes
         for task in self._tasks:
             task.cancel()
         await asyncio.wait(self._tasks)
+        self._world.counts["checkpoints"] += self._checkpointer.counts.made
+        self._world.disks[self._me].crash()
+        self.folding.require_whole()
         for task in self._tasks:
             if not task.cancelled():
                 task.result()
@@ -191,6 +234,7 @@ async def _lives(world: World, me: int, clock: SimClock) -> Life:
             await asyncio.sleep(rng.choice([0.0, 0.01, 0.3]))
         await asyncio.sleep(rng.choice([0.0, 0.5, 5.0]))
         number += 1
+        await life.look()
         if number == shape.lives:
             return life
         await life.end()
@@ -209,20 +253,23 @@ async def _run(world: World, clock: SimClock) -> None:
             while not world.told[value]:  # noqa: ASYNC110 - a toy's own time
                 await asyncio.sleep(0.05)
         assert isinstance(world.told[value][0], int), f"{value!r}: {world.told[value]}"
-        await life.end()
     if world.late:
         await asyncio.wait(world.late)
+    for each in last:
+        life = each.result()
+        await life.folding.reached(world.log.end, timeout_seconds=_HEALED_SECONDS)
+        await life.look(whole=True)
+        await life.end()
 
 
 def check(world: World) -> Counter[str]:
     """Hold what everybody was told against the log as it is in the end."""
-    folding = Folding(world, lambda _key, _outcome: None)
-    while folding.applied < len(world.log):
-        folding.apply()
-    counts = Counter(folding.values.values())
+    values = world.values
+    counts = Counter(values.values())
     twice = [value for value, count in counts.items() if count > 1]
     assert not twice, f"{twice} are there twice"
-    said: Counter[str] = Counter(records=len(world.partition), log=len(world.log))
+    said: Counter[str] = Counter(records=len(world.partition), log=world.log.end)
+    said += world.counts
     for value, told in world.told.items():
         assert len(told) <= 1, f"{value!r} was told of twice: {told}"
         for outcome in told:
@@ -231,7 +278,7 @@ def check(world: World) -> Counter[str]:
                 assert not counts[value], f"{value!r} is there, and was refused"
             if isinstance(outcome, int):
                 at = (world.partition[value], outcome)
-                assert folding.values.get(at) == value, f"{value!r} is not at {at}"
+                assert values.get(at) == value, f"{value!r} is not at {at}"
     for begun in world.begun.values():
         for partition in range(PARTITIONS):
             mine = [each for each in begun if world.partition[each] == partition]
@@ -253,6 +300,9 @@ def run_seed(seed: int, *, keep_tail: bool = False) -> SeedOutcome:
             running.run_until_complete(_run(world, SimClock(loop, rng)))
         outcome.counts = check(world)
     except (Exception, SimulationEnd) as error:  # noqa: BLE001 - whatever it is, it is found
-        outcome.failure = f"seed {seed}: {type(error).__name__}: {error}"
+        met: BaseException = error
+        while isinstance(met, BaseExceptionGroup):
+            met = met.exceptions[0]
+        outcome.failure = f"seed {seed}: {type(met).__name__}: {met}"
     outcome.events, outcome.trace = loop.steps, loop.trace
     return outcome
