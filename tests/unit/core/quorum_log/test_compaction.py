@@ -9,18 +9,8 @@ from rlmm_daemon.core.quorum_log import compaction
 from rlmm_daemon.core.quorum_log.compaction import Kept
 from rlmm_daemon.daemon.following.history import History, _Known, finished
 from rlmm_daemon.domain.ids import MetadataPartition
-from tests.unit.core.snapshots.test_compaction import (
-    DELETE_FINISHED,
-    DELETE_STARTED,
-    FINISHED,
-    STEPS,
-    add,
-    folded,
-    life,
-    rows_of,
-    same_from_here,
-    update,
-)
+from tests.unit.core.snapshots.test_compaction import STEPS, folded, life, rows_of, same_from_here
+from tests.unit.core.world import DELETE_FINISHED, DELETE_STARTED, FINISHED, add, update
 
 P0 = MetadataPartition(0)
 
@@ -72,7 +62,8 @@ def test_what_is_kept_and_any_tail_fold_to_what_all_and_that_tail_do(before, beh
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(STEPS, max_size=10), min_size=2, max_size=4), st.lists(STEPS, max_size=5))
 def test_checkpoints_of_checkpoints_change_nothing_either(parts, behind):
-    rows, kept = [], []
+    rows: list[tuple[int, bytes]] = []
+    kept: list[tuple[int, bytes]] = []
     for part in parts:
         more = [(len(rows) + at, value) for at, value in rows_from(part)]
         rows += more
