@@ -74,6 +74,7 @@ def run(config: Config, *, reload: Callable[[], Config]) -> int:
 
 
 async def _serve(config: Config, reload: Callable[[], Config]) -> None:
+    start.tell_start(config)
     daemon = Daemon(config, reload)
     try:
         await daemon.serve()
@@ -275,6 +276,7 @@ class Daemon:
                 runtime.spawn("read caches", caches.run())
             runtime.spawn("admin", start.serve_admin(admin, manager), may_end=True)
             runtime.spawn("runtime.slices", start.ask_for_short_slices(), may_end=True)
+            runtime.spawn("ready", start.tell_ready(manager), may_end=True)
             runtime.ready("serving")
         copier.abandon()
 

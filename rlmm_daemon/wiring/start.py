@@ -6,7 +6,9 @@ from contextlib import suppress
 
 import structlog
 
+from rlmm_daemon import __version__
 from rlmm_daemon.adapters.os import scheduling
+from rlmm_daemon.config import Config, KafkaLog, LocalStorage, NoStorage, S3Storage, Storage
 from rlmm_daemon.daemon.bucket.bucket import Bucket
 from rlmm_daemon.daemon.cleaner.cluster_view import ClusterView
 from rlmm_daemon.daemon.metadata.manager import Manager
@@ -27,6 +29,51 @@ _OPEN_SECONDS = 1.0
 #: And then for a broker's first words. A time: no condition says whether one is about to connect.
 _FIRST_WORDS_SECONDS = 0.2
 _ADMIN_AGAIN_SECONDS = 1.0
+_READY_LOOK_SECONDS = 0.2
+
+
+def tell_start(config: Config) -> None:
+    """Say who starts, and where all of it is: the first line of a daemon's life."""
+    daemon, log, storage = config.daemon, config.event_log, config.storage
+    kafka = log.kafka.bootstrap if isinstance(log, KafkaLog) else None
+    logger.info(
+        "starting",
+        version=__version__,
+        broker_id=daemon.broker_id,
+        cluster_id=daemon.cluster_id,
+        event_log=log.__struct_config__.tag,
+        event_log_at=kafka or config.event_log_directory,
+        storage=storage.__struct_config__.tag,
+        storage_at=_place(storage),
+        socket=config.socket.path,
+        admin=config.admin.listen or None,
+        state_dir=daemon.state_dir,
+    )
+
+
+def _place(storage: Storage) -> str | None:
+    match storage:
+        case LocalStorage():
+            return storage.directory
+        case S3Storage():
+            return f"{storage.bucket} at {storage.endpoint or storage.region or 'AWS'}"
+        case NoStorage():
+            return None
+
+
+async def tell_ready(manager: Manager) -> None:
+    """Say once that every question is answered: the log is open, all that is followed is ready."""
+    began = manager.clock.monotonic()
+    while True:
+        await asyncio.sleep(_READY_LOOK_SECONDS)
+        if readiness(manager).ready:
+            logger.info(
+                "ready",
+                seconds=round(manager.clock.monotonic() - began, 3),
+                metadata_partitions=len(manager.followed()),
+                announced=len(manager.assignment.announced),
+            )
+            return
 
 
 async def name_known_cluster(server: Server, manager: Manager) -> None:

@@ -14,12 +14,14 @@ from click.testing import CliRunner
 from rlmm_daemon.cli import main
 from rlmm_daemon.client import AsyncClient, ClientOptions
 from rlmm_daemon.codec import api
+from rlmm_daemon.daemon.base.segment_log import decode_segment
 from rlmm_daemon.daemon.socket.audit import is_order
 from rlmm_daemon.daemon.socket.greeting import Role
 from rlmm_daemon.daemon.socket.handlers import REQUESTS
-from rlmm_daemon.domain.errors import InvalidArgument
-from rlmm_daemon.domain.ids import SegmentId
-from tests.unit.daemon.socket.fakes import ORDERS, daemon
+from rlmm_daemon.domain.errors import InvalidArgument, StorageUnavailable
+from rlmm_daemon.domain.ids import SegmentId, uuid_text
+from tests.unit.daemon.events import started
+from tests.unit.daemon.socket.fakes import ORDERS, FakeCopier, daemon
 
 R = api.Right
 
@@ -62,6 +64,35 @@ async def test_an_order_that_is_refused_or_breaks_is_logged_with_that(path, monk
         with structlog.testing.capture_logs() as caught, pytest.raises(InvalidArgument):
             await client.partition_accept_loss(3)
     assert [each.get("outcome") for each in lines(caught)] == [None, "invalid_argument"]
+
+
+async def test_a_brokers_delete_is_one_line_with_the_segment_and_its_end(path, monkeypatch):
+    options = ClientOptions(
+        client="kafka-plugin", role="broker", part="storage", broker_id=1, broker_incarnation=7
+    )
+    with structlog.testing.capture_logs() as caught:
+        async with daemon(path), AsyncClient(path, options) as client:
+            deleted = decode_segment(started(3, 0, 9))
+            await client.delete_log_segment_data(deleted)
+
+            async def refuse(*_, **__):
+                raise StorageUnavailable("no")
+
+            monkeypatch.setattr(FakeCopier, "delete_log_segment_data", refuse)
+            with pytest.raises(StorageUnavailable):
+                await client.delete_log_segment_data(deleted)
+    done, failed = lines(caught)
+    assert done == {
+        "event": "audit.segment_deleted",
+        "log_level": "info",
+        "uid": os.getuid(),
+        "pid": os.getpid(),
+        "client": "kafka-plugin",
+        "partition": str(deleted.partition),
+        "segment_id": uuid_text(deleted.segment_id),
+        "outcome": "ok",
+    }
+    assert failed == done | {"outcome": "storage_unavailable"}
 
 
 async def test_what_changes_nothing_is_no_order(path):

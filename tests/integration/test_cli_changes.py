@@ -3,9 +3,10 @@
 import json
 from pathlib import Path
 
+from rlmm_daemon import __version__
 from rlmm_daemon.domain.ids import uuid_text
 from tests.support.daemon_process import CONFIG
-from tests.support.stocked_daemon import Stocked, eventually, flip, ran
+from tests.support.stocked_daemon import COUNT, Stocked, eventually, flip, ran
 
 
 def copy_words(it: Stocked) -> list[str]:
@@ -171,3 +172,15 @@ def test_storage_verify_beside_the_daemon_leaves_alone_what_it_is_copying(it, mo
     assert (found["findings"], found["segments"]) == ([], 6)
     assert (attempt / "0").read_bytes() == b"half"
     assert list((it.daemon.remote / ".rlmm" / "attempts").iterdir()) == [owner]
+
+
+def test_a_start_is_told_in_one_line_and_so_is_when_it_is_ready(it: Stocked):
+    (starting,) = it.lines("starting")
+    assert starting["version"] == __version__
+    assert starting["socket"].endswith("rlmm.sock")
+    assert (starting["event_log"], starting["storage"]) == ("embedded", "local")
+    assert starting["event_log_at"].endswith("/state/log")
+    assert starting["storage_at"].endswith("/remote")
+    assert starting["admin"] == "127.0.0.1:0"
+    (ready,) = eventually(lambda: it.lines("ready"))
+    assert ready["metadata_partitions"] <= COUNT

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
+import structlog
+
 from rlmm_daemon.adapters.quorum import wire, wire_answers
 from rlmm_daemon.adapters.quorum.listener import spoken_here
 from rlmm_daemon.adapters.quorum.node import Node
@@ -11,7 +13,7 @@ from rlmm_daemon.codec.kraft import apis
 from rlmm_daemon.codec.kraft.headers import RequestHead
 from rlmm_daemon.codec.kraft.schema import Api, Message
 from rlmm_daemon.core.raft.inputs import Peer
-from rlmm_daemon.core.raft.messages import UNKNOWN, Code
+from rlmm_daemon.core.raft.messages import UNKNOWN, AddVoterRequest, Code, RemoveVoterRequest
 from rlmm_daemon.core.raft.roles import Leader, Progress, Replica
 from rlmm_daemon.core.raft.voters import ReplicaKey
 from rlmm_daemon.domain.errors import (
@@ -21,7 +23,9 @@ from rlmm_daemon.domain.errors import (
     Overloaded,
     StorageUnavailable,
 )
+from rlmm_daemon.domain.ids import uuid_text
 
+_log = structlog.get_logger(__name__)
 #: Kafka's quorum tool asks for this topic only.
 _KAFKAS_TOPIC: Final = "__cluster_metadata"
 _UNKNOWN_TIME: Final = -1
@@ -64,7 +68,10 @@ class Service:
             answer = await self._node.ask(incoming.request, peer, incoming.cluster_id)
         except StorageUnavailable:
             return wire_answers.refusal(head.api, Code.BROKER_NOT_AVAILABLE)
-        return wire_answers.answer_message(self._group, head.api, answer)
+        message = wire_answers.answer_message(self._group, head.api, answer)
+        if isinstance(incoming.request, AddVoterRequest | RemoveVoterRequest):
+            _audit(incoming.request, peer, message)
+        return message
 
     # What members ask of who leads.
 
@@ -162,6 +169,24 @@ class Service:
             "ControllerId": _id(replica.leader),
             "Brokers": nodes,
         }
+
+
+def _audit(request: AddVoterRequest | RemoveVoterRequest, peer: Peer, answer: Message) -> None:
+    """Say who ordered a change of the voters, as far as a handshake proved it, and its end."""
+    adds = isinstance(request, AddVoterRequest)
+    key = request.voter.key if isinstance(request, AddVoterRequest) else request.voter
+    code = answer.get("ErrorCode", Code.NONE)
+    if code == Code.NOT_LEADER_OR_FOLLOWER:
+        return  # whoever asks goes on to who leads
+    _log.info(
+        "audit.quorum_change",
+        order="add_voter" if adds else "remove_voter",
+        voter=key.id,
+        directory=uuid_text(key.directory),
+        peer="anybody" if peer.id is None else peer.id,
+        may_change_voters=peer.may_change_voters,
+        outcome="ok" if code == Code.NONE else Code(code).name.lower(),
+    )
 
 
 def _id(leader: int | None) -> int:

@@ -197,7 +197,7 @@ class CopyJob:
     def _conclude(self, where: dict[str, str], answer: bytes | RlmmError) -> None:
         self._enter(ENDED)
         failed = isinstance(answer, RlmmError)
-        log.info(
+        (log.warning if failed else log.info)(
             "copy failed" if failed else "copy finished",
             kind=self.kind.value,
             bytes=self.progress.bytes_done,

@@ -213,8 +213,8 @@ class Follower(FollowerState):
         """Step, and do what takes no time; return what is left to be done."""
         before = self.following
         self.following, effects = step(before, given, self.context.clock.now_ms())
-        starts = isinstance(self.following.role, Starting)
-        if starts and not isinstance(before.role, Starting):
+        self.states.changed(self.following, given, self.fold.position)
+        if isinstance(self.following.role, Starting) and not isinstance(before.role, Starting):
             self._began = self.context.clock.monotonic()
         left = [effect for effect in effects if not self._at_once(effect)]
         self.changed.ring()

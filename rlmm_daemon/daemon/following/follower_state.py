@@ -25,6 +25,7 @@ from rlmm_daemon.daemon.base.broadcast import Broadcast
 from rlmm_daemon.daemon.base.fair_scheduler import FairScheduler
 from rlmm_daemon.daemon.base.os_errors import is_shortage
 from rlmm_daemon.daemon.base.state_directory import StateDirectory
+from rlmm_daemon.daemon.base.state_log import StateLog
 from rlmm_daemon.daemon.following.confirmation import Confirmation
 from rlmm_daemon.daemon.following.history import History
 from rlmm_daemon.daemon.following.hooks import ManagerHooks
@@ -120,6 +121,7 @@ class FollowerState:
         self.confirmation = Confirmation()
         self.history = History(partition, context.state)
         self.trouble: Trouble | None = None
+        self.states = StateLog(partition, context.clock.monotonic)
         self.range: LogRange | None = None
         #: Rung whenever the fold, the state or a target changed.
         self.changed = Broadcast()

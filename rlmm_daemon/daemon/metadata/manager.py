@@ -22,6 +22,7 @@ from rlmm_daemon.daemon.base.crash_guard import blame
 from rlmm_daemon.daemon.base.fair_scheduler import FairScheduler, keep_freeing
 from rlmm_daemon.daemon.base.os_errors import in_words, is_for_a_person, is_shortage
 from rlmm_daemon.daemon.base.state_directory import StateDirectory
+from rlmm_daemon.daemon.base.state_log import keep_telling
 from rlmm_daemon.daemon.following.bucket_record import BucketRecord
 from rlmm_daemon.daemon.following.compactor import Compactor
 from rlmm_daemon.daemon.following.fleet import Fleet, FleetOptions
@@ -151,6 +152,7 @@ class Manager:
                 group.create_task(self.fleet.check_marker(), name="fleet.marker")
                 group.create_task(self.fleet.others.keep_learning_gaps(), name="fleet.gaps")
                 group.create_task(self.fleet.keep_targets(), name="fleet.targets")
+                group.create_task(keep_telling(self.followed), name="fleet.states")
                 group.create_task(self.fleet.keep_positions(), name="fleet.positions")
                 group.create_task(
                     keep_announced(self.state, self.assignment), name="assignment.persist"

@@ -5,19 +5,24 @@ which command was typed and by whom. An order that the process did not survive h
 """
 
 from collections.abc import Awaitable
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 import msgspec
 import structlog
 
-from rlmm_daemon.codec import api
+from rlmm_daemon.codec import api, records
 from rlmm_daemon.daemon.base.outcomes import outcome_told
 from rlmm_daemon.daemon.socket.greeting import Introduction, Role
+from rlmm_daemon.domain.errors import RlmmError
 from rlmm_daemon.domain.ids import UUID_BYTES, uuid_text
+from rlmm_daemon.domain.segment import SegmentMetadata
 
 T = TypeVar("T")
 #: How long the client waits, which is nobody's wish.
 _TIMEOUT: Final = "timeout_ms"
+#: A broker's job that makes something go for good.
+BROKERS_DELETE: Final = "delete_log_segment_data"
 
 log = structlog.get_logger(__name__)
 
@@ -42,6 +47,19 @@ async def audited(asker: Introduction, method: str, params: Any, work: Awaitable
     )
     line.info("audit.order_begun")
     with outcome_told(lambda outcome: line.info("audit.order_ended", outcome=outcome)):
+        return await work
+
+
+async def audited_delete(asker: Introduction, params: api.RecordParams, work: Awaitable[T]) -> T:
+    """Return what a broker's delete comes to, with one line: retention has thousands of them."""
+    where = dict[str, str]()
+    with suppress(RlmmError):  # its answer says what is wrong with it
+        segment = records.decode(params.record)
+        if isinstance(segment, SegmentMetadata):
+            segment_id = uuid_text(segment.segment_id)
+            where = {"partition": str(segment.partition), "segment_id": segment_id}
+    line = log.bind(uid=asker.uid, pid=asker.pid, client=asker.client, **where)
+    with outcome_told(lambda outcome: line.info("audit.segment_deleted", outcome=outcome)):
         return await work
 
 

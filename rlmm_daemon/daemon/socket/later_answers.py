@@ -10,7 +10,7 @@ from rlmm_daemon.core.fold.walks import Walk
 from rlmm_daemon.daemon.base.caller import Caller
 from rlmm_daemon.daemon.socket import handlers
 from rlmm_daemon.daemon.socket.admission import Shared
-from rlmm_daemon.daemon.socket.audit import audited, is_order
+from rlmm_daemon.daemon.socket.audit import BROKERS_DELETE, audited, audited_delete, is_order
 from rlmm_daemon.daemon.socket.greeting import Introduction
 from rlmm_daemon.domain.errors import NotReady, TimedOut
 from rlmm_daemon.domain.ids import TopicIdPartition
@@ -58,6 +58,8 @@ class LaterAnswers:
         work = handlers.REQUESTS[method](self._shared.services, params, self._caller)
         if is_order(method, self._introduction.role):
             work = audited(self._introduction, method, params, work)
+        elif method == BROKERS_DELETE:
+            work = audited_delete(self._introduction, params, work)
         return _result_frame(request_id, await work)
 
     async def pages(self, request_id: int, stream: handlers.Stream, params: Any) -> bytes:

@@ -5,6 +5,7 @@ import errno
 from pathlib import Path
 
 import pytest
+import structlog
 
 from rlmm_daemon.adapters.quorum.client import QuorumClient
 from rlmm_daemon.adapters.quorum.files.snapshot_writer import SnapshotWriter
@@ -160,7 +161,22 @@ async def test_a_replica_that_is_asked_without_a_pause_ends_of_its_disk_too(tmp_
         assert failure.group_contains(OSError, match="broken")
 
 
-async def test_an_observer_follows_is_added_and_removed(tmp_path: Path) -> None:
+async def test_an_observer_follows_is_added_and_removed_and_the_leader_notes_who_ordered_it(
+    tmp_path: Path,
+) -> None:
+    with structlog.testing.capture_logs() as caught:
+        await follows_is_added_and_removed(tmp_path)
+    told_of = [line for line in caught if line["event"] == "audit.quorum_change"]
+    assert [(line["order"], line["voter"], line["outcome"]) for line in told_of] == [
+        ("add_voter", 4, "ok"),
+        ("add_voter", 4, "duplicate_voter"),
+        ("remove_voter", 4, "ok"),
+        ("remove_voter", 4, "voter_not_found"),
+    ]
+    assert {line["peer"] for line in told_of} == {"anybody"}
+
+
+async def follows_is_added_and_removed(tmp_path: Path) -> None:
     async with quorum_of_ours(tmp_path, observers=1, timing=CALM) as quorum:
         leader = await quorum.until_led()
         await quorum.nodes[leader].submit([RECORD])
