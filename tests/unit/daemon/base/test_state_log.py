@@ -30,7 +30,7 @@ async def test_a_follower_tells_how_it_became_ready_and_why_it_failed(rig):
     assert changes[-1] == ("replaying", "ready")
     ready = told(caught)[-1]
     assert ready["metadata_partition"] == of(TP)
-    assert (ready["cause"], ready["log_level"]) == ("it is judged by what was read", "info")
+    assert (ready["cause"], ready["log_level"]) == ("what was read of the log was judged", "info")
     assert {line["log_level"] for line in told(caught)[:-1]} == {"debug"}
 
 
