@@ -18,6 +18,7 @@ RELOADED: Final = frozenset(
     {
         "log.level",
         "storage.copy_bytes_per_second_max",
+        "storage.copy_bytes_per_second_max_by_topic",
         "storage.fetch_bytes_per_second_max",
     }
 )

@@ -16,6 +16,8 @@ KeyPrefix = Annotated[
 ]
 ObjectTag = Annotated[str, Meta(pattern=r"^[A-Za-z0-9 +._:/@-]{1,128}=[A-Za-z0-9 +._:/@-]{0,256}$")]
 
+TopicRate = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._*?-]{1,249}=[1-9][0-9]{0,14}$")]
+
 
 class NoStorage(Section, frozen=True, kw_only=True, tag_field="kind", tag="none"):
     """Metadata only: storage methods answer `storage_not_configured`."""
@@ -98,6 +100,10 @@ class S3Storage(Section, frozen=True, kw_only=True, tag_field="kind", tag="s3"):
     tags: Annotated[tuple[ObjectTag, ...], Meta(max_length=10)] = ()
     #: Upload rate of the whole process; 0: no limit. A reload changes transfers in flight too.
     copy_bytes_per_second_max: Annotated[int, Meta(ge=0, le=1_048_576 * MIB)] = 0
+    #: Upload rates of topics beside that, `pattern=bytes per second` each, such as
+    #: `clicks-*=10485760`. The first pattern that matches (`*`, `?`) counts; its topics share the
+    #: rate, and their copies go one after another. A reload changes transfers in flight too.
+    copy_bytes_per_second_max_by_topic: Annotated[tuple[TopicRate, ...], Meta(max_length=64)] = ()
     #: Download rate of the whole process; 0: no limit. A reload changes transfers in flight too.
     fetch_bytes_per_second_max: Annotated[int, Meta(ge=0, le=1_048_576 * MIB)] = 0
 

@@ -70,6 +70,8 @@ class Progress(msgspec.Struct):
     """
 
     phase: str = "queued"
+    #: The topic's name, for a storage that limits some topics.
+    topic: str = ""
     #: Bytes known to be taken by the storage, over all objects; less by those of an attempt that
     #: failed.
     bytes_done: int = 0

@@ -304,5 +304,17 @@ def rates_of(s3: S3StorageConfig) -> "Rates":
 
     return Rates(
         copy_bytes_per_second=s3.copy_bytes_per_second_max,
+        copy_by_topic={
+            pattern: int(rate)
+            for pattern, _, rate in (
+                each.partition("=") for each in s3.copy_bytes_per_second_max_by_topic
+            )
+        },
         fetch_bytes_per_second=s3.fetch_bytes_per_second_max,
     )
+
+
+def lanes_of(config: Config, storage: Storage | None) -> "Callable[[str], str | None]":
+    """Return what names whose limit a topic's copies share; only S3 has limits."""
+    s3 = s3_of(config, storage)
+    return (lambda _: None) if s3 is None else s3.lane_of

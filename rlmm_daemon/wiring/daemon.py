@@ -293,6 +293,7 @@ class Daemon:
             passes=self._passes,
             require_copyable=view.refuse_copy,
             require_running=manager.pauses.require_running,
+            lane_of=adapters.lanes_of(self._config, self._storage),
             metrics=self._metrics.storage,
             bugs=manager.bugs,
         )

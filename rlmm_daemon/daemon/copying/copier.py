@@ -26,6 +26,7 @@ from rlmm_daemon.daemon.copying.copy_job import CopyJob, CopyOptions, CopyTools
 from rlmm_daemon.daemon.copying.late_objects import LateObjects
 from rlmm_daemon.daemon.copying.progress import CopyKind, RollBack, RunningCopy
 from rlmm_daemon.daemon.copying.removal import Removal
+from rlmm_daemon.daemon.copying.turns import Turns
 from rlmm_daemon.daemon.copying.used_ids import UsedIds, finished_before
 from rlmm_daemon.domain.errors import (
     Draining,
@@ -75,13 +76,15 @@ class Copier:
         passes: Passes,
         require_copyable: Callable[[TopicIdPartition], None] = lambda _: None,
         require_running: Callable[[TopicIdPartition], None] = lambda _: None,
+        lane_of: Callable[[str], str | None] = lambda _: None,
         metrics: StorageMetrics | None = None,
         bugs: Bugs | None = None,
     ) -> None:
         """Without a bucket (`kind = "none"`) every method is StorageNotConfigured.
 
         `require_copyable` raises for a partition that must not be copied, whoever asks;
-        `require_running` for one of which nothing new may begin.
+        `require_running` for one of which nothing new may begin. Copies of topics of one lane go
+        one after another.
         """
         self._log, self._tasks, self._options = log, tasks, options
         self._jobs: dict[SegmentId, CopyJob] = {}
@@ -111,7 +114,7 @@ class Copier:
                 log_dirs=tuple(log_dirs),
                 broker_id=broker_id,
                 now_ms=now_ms,
-                turns=asyncio.Semaphore(options.parallel_max),
+                turns=Turns(options.parallel_max, lane_of),
                 threads=copying_threads(options.parallel_max, "copy"),
                 passes=passes,
                 bugs=self._bugs,

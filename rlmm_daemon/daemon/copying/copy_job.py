@@ -24,6 +24,7 @@ from rlmm_daemon.daemon.bucket.bucket import MARKER_SECONDS, Bucket
 from rlmm_daemon.daemon.copying.progress import ENDED, FINISHING, CopyKind, RollBack, RunningCopy
 from rlmm_daemon.daemon.copying.removal import FinishedElsewhere, Removal
 from rlmm_daemon.daemon.copying.sources import SegmentSources, open_sources
+from rlmm_daemon.daemon.copying.turns import Turns
 from rlmm_daemon.daemon.copying.upload import upload
 from rlmm_daemon.domain.backoff import Backoff, full
 from rlmm_daemon.domain.errors import (
@@ -80,7 +81,7 @@ class CopyTools(msgspec.Struct, frozen=True, kw_only=True):
     log_dirs: Sequence[str]
     broker_id: BrokerId
     now_ms: Callable[[], int]
-    turns: asyncio.Semaphore
+    turns: Turns
     #: As many as there are turns: a copy opens its files and reads them in one, and whoever reads
     #: from the storage never stands behind a broker's slow disk.
     threads: DiskThreads
@@ -103,7 +104,7 @@ class CopyJob:
         """`caller`: who has COPY_SEGMENT_STARTED of a whole job appended."""
         self.kind = kind
         self.metadata = decode_segment(record)
-        self.progress = Progress()
+        self.progress = Progress(topic=self.metadata.partition.topic)
         self.waiters = 0
         #: Custom metadata (DATA) or the finished record (WHOLE).
         self.outcome: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
@@ -266,7 +267,7 @@ class CopyJob:
     async def _until_stored(self) -> CustomMetadata | bytes:
         """Return custom metadata, or the finished record of a job that was done before."""
         self._enter("queued")
-        async with self._tools.turns:
+        async with self._tools.turns.of(self.progress.topic):
             place = self._tools.bucket.place_for_new(self.metadata)  # raises while there is none
             self._enter("open")
             sources = await self._open()
@@ -380,16 +381,10 @@ class CopyJob:
         backoff = Backoff(FINISH_RETRY_SECONDS, FINISH_RETRY_SECONDS_MAX, full)
         while True:
             try:
-                await tools.log.update(
-                    update_record(
-                        metadata,
-                        state,
-                        custom,
-                        broker_id=tools.broker_id,
-                        now_ms=tools.now_ms(),
-                    ),
-                    Caller.OPERATOR,
+                event = update_record(
+                    metadata, state, custom, broker_id=tools.broker_id, now_ms=tools.now_ms()
                 )
+                await tools.log.update(event, Caller.OPERATOR)
                 break
             except OutcomeUnknown:
                 raise

@@ -19,7 +19,7 @@ from rlmm_daemon.adapters.storage.s3.leftovers import REMOVE_SECONDS, SWEEP_SECO
 from rlmm_daemon.adapters.storage.s3.objects import RangeReader
 from rlmm_daemon.adapters.storage.s3.options import Rates, S3Options, StaticKeys
 from rlmm_daemon.adapters.storage.s3.probe import Probe, policy
-from rlmm_daemon.adapters.storage.s3.rates import TokenBucket
+from rlmm_daemon.adapters.storage.s3.rates import TokenBucket, TopicRates
 from rlmm_daemon.adapters.storage.s3.reading import Reader
 from rlmm_daemon.adapters.storage.s3.retries import Stats
 from rlmm_daemon.adapters.storage.s3.upload import Row, SegmentUpload, UploadTools
@@ -54,6 +54,7 @@ class S3Storage:
         self._reader = Reader(THREADS_MAX)
         self._leftovers = Leftovers(self._client, sweeps=sweeps)
         self._copy_rate = TokenBucket(options.rates.copy_bytes_per_second)
+        self._topic_rates = TopicRates(options.rates.copy_by_topic)
         self._fetch_rate = TokenBucket(options.rates.fetch_bytes_per_second)
         self._ranges = RangeReader(self._client, self._fetch_rate)
         self._tools = UploadTools(
@@ -61,6 +62,7 @@ class S3Storage:
             reader=self._reader,
             leftovers=self._leftovers,
             rate=self._copy_rate,
+            topic_rates=self._topic_rates,
             slots=asyncio.Semaphore(options.parts_in_flight_max),
         )
 
@@ -91,7 +93,12 @@ class S3Storage:
     def set_rates(self, rates: Rates) -> None:
         """Change the limits, for transfers in flight too."""
         self._copy_rate.set_rate(rates.copy_bytes_per_second)
+        self._topic_rates.set(rates.copy_by_topic)
         self._fetch_rate.set_rate(rates.fetch_bytes_per_second)
+
+    def lane_of(self, topic: str) -> str | None:
+        """Return whose limit a topic's copies share, so that they go one after another."""
+        return self._topic_rates.pattern_of(topic)
 
     async def reload_credentials(self) -> bool:
         """Read the credentials anew; return whether they are others now.

@@ -26,6 +26,8 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes per second of the whole process; 0 is without a limit."""
 
     copy_bytes_per_second: int = 0
+    #: Pattern of topics -> what copies of them may take of that together; the first match counts.
+    copy_by_topic: Mapping[str, int] = msgspec.field(default_factory=dict)
     fetch_bytes_per_second: int = 0
 
 

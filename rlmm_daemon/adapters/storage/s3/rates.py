@@ -1,6 +1,8 @@
 """Token buckets: how many bytes per second a direction may move, changeable while it runs."""
 
 import asyncio
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from typing import Final
 
 #: What may be saved up, as seconds of the rate: a burst no longer than that.
@@ -50,3 +52,44 @@ class TokenBucket:
             return False
         self._tokens -= size
         return True
+
+
+class Both:
+    """Two limits at once. Its own is waited for first, so that nothing of the other is held."""
+
+    def __init__(self, own: TokenBucket, whole: TokenBucket) -> None:
+        self._own, self._whole = own, whole
+
+    @property
+    def bytes_per_second(self) -> int:
+        """A limit in force; 0 for none."""
+        return self._own.bytes_per_second or self._whole.bytes_per_second
+
+    async def take(self, size: int) -> None:
+        """Return when `size` bytes may move."""
+        await self._own.take(size)
+        await self._whole.take(size)
+
+
+class TopicRates:
+    """Limits by pattern of topics: those that match the same share it, the first match counts."""
+
+    def __init__(self, rates: Mapping[str, int]) -> None:
+        self._buckets = dict[str, TokenBucket]()
+        self.set(rates)
+
+    def set(self, rates: Mapping[str, int]) -> None:
+        """Change the limits, for transfers in flight too: a pattern that is gone limits nothing."""
+        former = self._buckets
+        self._buckets = {pattern: former.get(pattern, TokenBucket()) for pattern in rates}
+        for pattern, bucket in (former | self._buckets).items():
+            bucket.set_rate(rates.get(pattern, 0))
+
+    def pattern_of(self, topic: str) -> str | None:
+        """Return the pattern that a topic is limited by; None: it is not."""
+        return next((each for each in self._buckets if fnmatchcase(topic, each)), None)
+
+    def with_whole(self, topic: str, whole: TokenBucket) -> "TokenBucket | Both":
+        """Return what a copy of the topic takes from."""
+        pattern = self.pattern_of(topic)
+        return whole if pattern is None else Both(self._buckets[pattern], whole)

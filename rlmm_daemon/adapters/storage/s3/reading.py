@@ -13,7 +13,7 @@ from typing import Final, NoReturn
 import msgspec
 from crc32c import crc32c
 
-from rlmm_daemon.adapters.storage.s3.rates import TokenBucket
+from rlmm_daemon.adapters.storage.s3.rates import Both, TokenBucket
 from rlmm_daemon.core.storage.calls import Call
 from rlmm_daemon.core.storage.crc_joining import joined
 from rlmm_daemon.domain.errors import ChecksumMismatch, RlmmError, StorageUnavailable
@@ -85,7 +85,7 @@ class Body:
         size: int,
         blocks: Callable[[], AsyncIterator[bytes | memoryview]],
         *,
-        rate: TokenBucket,
+        rate: TokenBucket | Both,
         on_bytes: Callable[[int], None],
     ) -> None:
         self._size, self._blocks, self._rate, self._on_bytes = size, blocks, rate, on_bytes

@@ -16,7 +16,7 @@ from rlmm_daemon.adapters.storage.s3.client import Client
 from rlmm_daemon.adapters.storage.s3.errors import VENDOR_ERRORS, code_of, told
 from rlmm_daemon.adapters.storage.s3.leftovers import Leftovers
 from rlmm_daemon.adapters.storage.s3.objects import FoundObject, head
-from rlmm_daemon.adapters.storage.s3.rates import TokenBucket
+from rlmm_daemon.adapters.storage.s3.rates import TokenBucket, TopicRates
 from rlmm_daemon.adapters.storage.s3.reading import (
     Body,
     Reader,
@@ -45,6 +45,7 @@ class UploadTools(msgspec.Struct, frozen=True, kw_only=True):
     reader: Reader
     leftovers: Leftovers
     rate: TokenBucket
+    topic_rates: TopicRates
     #: One for each part, or small object, in memory.
     slots: asyncio.Semaphore
 
@@ -75,6 +76,8 @@ class SegmentUpload:
     def __init__(self, tools: UploadTools, rows: Sequence[Row], progress: Progress) -> None:
         self._tools, self._client = tools, tools.client
         self._rows, self._progress = rows, progress
+        self._rate = tools.topic_rates.with_whole(progress.topic, tools.rate)
+        self._is_limited = tools.topic_rates.pattern_of(progress.topic) is not None
         self._calls = progress.calls = Calls(asyncio.get_running_loop().time)
         #: True from the moment at which the `.log` may become visible.
         self._log_sent = False
@@ -225,7 +228,9 @@ class SegmentUpload:
             for number in queue:
                 await self._part(upload, row, number)
 
-        workers = min(len(numbers), self._client.options.parts_in_flight_max)
+        # What waits for a limit of its own must not keep others from the places of parts.
+        most = 1 if self._is_limited else self._client.options.parts_in_flight_max
+        workers = min(len(numbers), most)
         await _all([worker] * workers, name="storage.part")
         if await self._tools.reader.version(source) != before:
             raise ChecksumMismatch(f"the source of {key} changed while it was copied", key=key)
@@ -367,7 +372,7 @@ class SegmentUpload:
         return crc32c, self._body(size, lambda: blocks_read(reader, source, offset, size))
 
     def _body(self, size: int, blocks: Callable[[], AsyncIterator[bytes | memoryview]]) -> Body:
-        return Body(size, blocks, rate=self._tools.rate, on_bytes=self._progress.moved)
+        return Body(size, blocks, rate=self._rate, on_bytes=self._progress.moved)
 
     async def _send(
         self, name: str, body: Body, attempt: _Attempt, call: Callable[[], Awaitable[Any]]

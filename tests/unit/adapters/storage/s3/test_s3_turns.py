@@ -13,7 +13,7 @@ import pytest
 
 from rlmm_daemon.adapters.storage.s3 import Rates, reading
 from rlmm_daemon.adapters.storage.s3.options import MIB
-from rlmm_daemon.adapters.storage.s3.rates import TokenBucket
+from rlmm_daemon.adapters.storage.s3.rates import Both, TokenBucket, TopicRates
 from rlmm_daemon.adapters.storage.s3.reading import Body
 from rlmm_daemon.core.storage.calls import Calls
 from rlmm_daemon.domain.errors import StorageUnavailable
@@ -279,3 +279,76 @@ def test_the_log_appears_after_every_companion_was_stored_and_verified(in_parts)
     assert companions
     assert set(steps[: steps.index(shows)]) == wanted
     assert steps[-2:] == [shows, ("head_object", ".log")]
+
+
+def test_topics_of_a_pattern_share_its_limit_and_the_first_match_counts():
+    rates = TopicRates({"clicks-eu": 100, "clicks-*": 1_000})
+    assert rates.pattern_of("clicks-eu") == "clicks-eu"
+    assert rates.pattern_of("clicks-us") == rates.pattern_of("clicks-asia") == "clicks-*"
+    assert rates.pattern_of("Clicks-us") is rates.pattern_of("orders") is None
+    whole = TokenBucket()
+    assert rates.with_whole("orders", whole) is whole
+    assert rates.with_whole("clicks-us", whole).bytes_per_second == 1_000
+
+
+def test_a_limited_topic_keeps_both_limits_and_another_only_the_whole():
+    took = dict[str, float]()
+
+    async def taker(topic: str, rate: TokenBucket | Both) -> None:
+        for _ in range(20):
+            await rate.take(100)
+        took[topic] = asyncio.get_running_loop().time()
+
+    async def main() -> None:
+        rates, whole = TopicRates({"clicks-*": 10}), TokenBucket(1_000)
+        async with asyncio.TaskGroup() as group:
+            for topic in ("clicks-eu", "clicks-us", "orders"):
+                group.create_task(taker(topic, rates.with_whole(topic, whole)))
+
+    in_virtual_time(main())
+    assert took["orders"] < 10
+    assert min(took["clicks-eu"], took["clicks-us"]) > 200, "4,000 bytes at 10 a second"
+
+
+def test_a_limit_that_is_changed_or_taken_away_is_so_for_those_who_wait():
+    async def main() -> None:
+        rates, whole = TopicRates({"clicks-*": 1}), TokenBucket()
+        both = rates.with_whole("clicks-eu", whole)
+        async with asyncio.TaskGroup() as group:
+            await both.take(1_000)
+            waiting = group.create_task(both.take(1_000))
+            await asyncio.sleep(100)
+            assert not waiting.done()
+            rates.set({})
+        assert asyncio.get_running_loop().time() < 110
+
+    in_virtual_time(main())
+
+
+@pytest.mark.usefixtures("no_threads")
+def test_a_copy_of_a_limited_topic_sends_a_part_at_a_time_and_others_go_on():
+    """Whoever waits for a limit of its own takes no place from those who do not."""
+    ended = dict[str, float]()
+
+    async def main() -> None:
+        storage = storage_on(
+            StoringS3(),
+            multipart_threshold_bytes=MIB,
+            part_size_bytes=MIB,
+            parts_in_flight_max=2,
+            rates=Rates(copy_by_topic={"clicks": MIB // 64}),
+        )
+
+        async def copied(topic: str) -> None:
+            rows = [(ObjectKind.LOG, f"{topic}.log", Buffer(bytes(4 * MIB)))]
+            await storage.put_segment(rows, progress=Progress(topic=topic))
+            ended[topic] = asyncio.get_running_loop().time()
+
+        async with asyncio.TaskGroup() as group:
+            for topic in ("clicks", "orders"):
+                group.create_task(copied(topic))
+        await storage.close()
+
+    in_virtual_time(main())
+    assert ended["orders"] < 60
+    assert ended["clicks"] > 100
