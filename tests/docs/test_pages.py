@@ -7,6 +7,7 @@ import pytest
 from rlmm_daemon.core.explain.runbook import RUNBOOK
 from tests.docs import metrics, pages, runbook
 from tests.docs.alarms import ALARMS
+from tests.support import kafka_metrics
 
 STALE = "the code says otherwise now: make docs-tables writes this page's tables anew"
 
@@ -46,8 +47,15 @@ def test_an_alarm_is_about_a_metric_that_there_is(name):
     assert advice
 
 
+def test_each_of_kafkas_metrics_has_a_row_beside_ours_and_no_other():
+    page = (pages.DOCS / "metrics.md").read_text()
+    told = kafka_metrics.told(page)
+    assert len(told) > 20
+    assert sorted(told) == sorted(kafka_metrics.kept())
+
+
 def test_kafkas_metrics_are_named_beside_ones_that_there_are():
-    table = (pages.DOCS / "metrics.md").read_text().partition("## Beside Kafka's own")[2]
+    table = kafka_metrics.table((pages.DOCS / "metrics.md").read_text())
     named = set(re.findall(r"`(rlmm_\w+)", table))
     assert len(named) > 5
     assert named <= metrics.names()
