@@ -1,5 +1,5 @@
 # Packages
-.PHONY: packages test-packages test-newcomer soak-packages
+.PHONY: packages image image-reconcile test-image test-packages test-newcomer soak-packages
 
 NFPM := var/packages/tools/nfpm
 # The newest whose modules the proxy has all of.
@@ -21,6 +21,19 @@ test-packages: install plugin $(NFPM) ## Packages installed, upgraded and remove
 
 test-newcomer: install plugin kafka-archive $(NFPM) ## docs/install.md typed on a host with systemd and a broker, up to a read from the tier
 	RLMM_TEST_PACKAGES=1 RLMM_TEST_KAFKA=1 $(BIN)/pytest -q $(PYTEST_ARGS) tests/packages/test_newcomer.py
+
+VERSION = $(shell $(BIN)/python -c 'import rlmm_daemon; print(rlmm_daemon.__version__)')
+
+image: PACKAGES := rlmm-daemon rlmm-kafka-plugin
+image: packages ## OCI image of daemon and plugin in dist/images (needs root, mmdebstrap, umoci)
+	deploy/image/build.sh dist/packages $(VERSION) dist/images/rlmm-daemon '' $(PACKAGES)
+
+image-reconcile: PACKAGES := rlmm-daemon rlmm-reconcile
+image-reconcile: packages ## The same of the nightly job, with its JRE and Spark
+	deploy/image/build.sh dist/packages $(VERSION) dist/images/rlmm-reconcile openjdk-17-jre-headless $(PACKAGES)
+
+test-image: image ## The image run as a pod would run it (needs root, runc)
+	RLMM_TEST_IMAGE=$(CURDIR)/dist/images/rlmm-daemon $(BIN)/pytest -q $(PYTEST_ARGS) tests/image
 
 BARE := var/packages/bare
 

@@ -236,13 +236,17 @@ def test_there_is_time_for_the_broker_and_then_for_the_drain(config):
 def test_before_it_stops_the_daemon_waits_for_as_long_as_the_broker_listens():
     [shell, option, told] = container("rlmm")["lifecycle"]["preStop"]["exec"]["command"]
     with socket.create_server(("127.0.0.1", 0)) as broker:
+        broker.settimeout(20)
         here = told.replace("/9092", f"/{broker.getsockname()[1]}")
         with subprocess.Popen([shell, option, here]) as waiting:
-            for _ in range(2):  # it looks, and looks again
-                broker.accept()[0].close()
-            assert waiting.poll() is None
-            broker.close()
-            assert waiting.wait(timeout=20) == 0
+            try:
+                for _ in range(2):  # it looks, and looks again
+                    broker.accept()[0].close()
+                assert waiting.poll() is None
+                broker.close()
+                assert waiting.wait(timeout=20) == 0
+            finally:
+                waiting.kill()
 
 
 @pytest.mark.parametrize(("name", "of", "spec"), containers(), ids=lambda each: str(each)[:20])
