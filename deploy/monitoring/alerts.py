@@ -287,6 +287,30 @@ ALERTS: Final = (
     ),
     # The storage.
     Alert(
+        name="RlmmStorageSilent",
+        metric="rlmm_storage_silent",
+        expr="rlmm_storage_silent == 1",
+        lasting="2m",
+        severity="page",
+        because="the storage answers nothing: `rlmm doctor` says what it met",
+        meanwhile="Reads of tiered offsets fail, and nothing is tiered. Nothing is lost: brokers "
+        "repeat what was refused, and keep their local segments.",
+        ends="Bring back the storage, or the way to it (network, proxy, name service); all goes on "
+        "by itself.",
+        fault=(Level("rlmm_storage_silent"),),
+    ),
+    Alert(
+        name="RlmmStorageSlow",
+        metric="rlmm_storage_answer_seconds",
+        expr="rlmm_storage_answer_seconds > 2",
+        lasting="5m",
+        because="half of the storage's answers take longer than two seconds: `rlmm doctor`",
+        meanwhile="Copies and reads go on, later; the tier falls behind, and local disks keep "
+        "more.",
+        ends="Look at the way to the storage and at its own health; there is nothing to do here.",
+        fault=(Level("rlmm_storage_answer_seconds", bad=3),),
+    ),
+    Alert(
         name="RlmmMarkerRefused",
         metric="rlmm_storage_marker_refused",
         expr="rlmm_storage_marker_refused == 1",

@@ -6,7 +6,7 @@ from typing import Final
 import click
 
 from rlmm_daemon.cli.group import Exit
-from rlmm_daemon.cli.options import json_option
+from rlmm_daemon.cli.options import config_option, json_option
 from rlmm_daemon.cli.output import show_json, show_table
 from rlmm_daemon.config import load
 
@@ -15,15 +15,7 @@ SECONDS: Final = 10.0
 
 
 @click.command("doctor")
-@click.option(
-    "--config",
-    "file",
-    envvar="RLMM_CONFIG",
-    default="/etc/rlmm/rlmm.toml",
-    show_default=True,
-    metavar="FILE",
-    help="The daemon's TOML file; else RLMM_CONFIG.",
-)
+@config_option
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="As in rlmm run.")
 @click.option(
     "--timeout",
@@ -38,11 +30,11 @@ def command(file: str, overrides: tuple[str, ...], timeout: float, *, as_json: b
     """Check event log, broker and storage as configured; beside a daemon or without one.
 
     The event log has all that the daemon read of it, the log directories are this broker's, the
-    storage has its marker, and nobody else may read or change what is the daemon's. On the machine:
-    versions of daemon and plugin, the unit, descriptors, free disk, owners, the storage's clock.
-    Nothing is written or created. With Kafka: connection, identity, rights,
-    the topic's settings, on how many disks an event is, every leader, reading, clocks, and, where
-    they are asked for, discovery and observation.
+    storage answers and has its marker, and nobody else may read or change what is the daemon's.
+    On the machine: versions of daemon and plugin, the unit, descriptors, free disk, owners, the
+    storage's clock. Nothing is written or created. With Kafka: connection, identity, rights, the
+    topic's settings, on how many disks an event is, every leader, reading, clocks, and, where they
+    are asked for, discovery and observation.
 
     Exit code 1 if a check failed; a warning is not a failure.
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 import click
 import msgspec
 
+CONFIG_DEFAULT: Final = "/etc/rlmm/rlmm.toml"
 SOCKET_DEFAULT: Final = "/run/rlmm/rlmm.sock"
 #: `sun_path` holds 108 bytes, the last of them a zero.
 SOCKET_PATH_BYTES_MAX: Final = 107
@@ -47,6 +48,19 @@ def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
         callback=_remember_json,
         is_eager=True,
         help="JSON for machines, errors included.",
+    )(command)
+
+
+def config_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--config`, the daemon's own file unless another is named; passed on as `file`."""
+    return click.option(
+        "--config",
+        "file",
+        envvar="RLMM_CONFIG",
+        default=CONFIG_DEFAULT,
+        show_default=True,
+        metavar="FILE",
+        help="The daemon's TOML file; else RLMM_CONFIG.",
     )(command)
 
 

@@ -9,13 +9,11 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.process_collector import ProcessCollector
 
+from rlmm_daemon.observability.buckets import FAST_SECONDS
 from rlmm_daemon.observability.collectors import QuickCounter, QuickHistogram, without_created
+from rlmm_daemon.observability.read_metrics import ReadMetrics
 from rlmm_daemon.observability.topic_metrics import TopicMetrics
 
-#: 100 us to 10 s: a durable append, a look-up that was held, a pause of the loop.
-FAST_SECONDS: Final = (
-    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10,
-)  # fmt: skip
 #: 10 ms to 20 min: copies, fetches, snapshots, replays.
 SLOW_SECONDS: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1200)
 #: Records that shared one sync.
@@ -340,60 +338,16 @@ class StorageMetrics:
             "Keys under which a multipart upload could not be aborted yet.",
             registry=into,
         )
-
-
-class ReadMetrics:
-    """Reads and their caches.
-
-    Ranges read per MiB served, each a GET while none has to be repeated, in PromQL:
-    `sum(rate(rlmm_storage_gets_total[5m])) / (sum(rate(rlmm_fetch_bytes_total[5m])) / 2^20)`.
-    """
-
-    def __init__(self, into: CollectorRegistry) -> None:
-        #: cache: chunk, index. outcome: hit, miss, joined (another reader's miss, shared).
-        self.lookups = QuickCounter(
-            "rlmm_read_cache_lookups", "Look-ups in a cache.", ("cache", "outcome"), into
-        )
-        #: cause: size, deleted, corrupt, disk_full, replaced, mismatch.
-        self.evictions = Counter(
-            "rlmm_read_cache_evictions_total", "Entries dropped.", ["cache", "cause"], registry=into
-        )
-        #: kind: chunks (of an object, in the cache), read (of a whole object), index.
-        self.mismatches = Counter(
-            "rlmm_read_mismatches_total",
-            "Bytes that were not what was copied; they are evicted, and asked for again.",
-            ["kind"],
+        #: Of the last ten, if they came within five minutes; without those that took an object's
+        #: bytes along.
+        self.answer_seconds = Gauge(
+            "rlmm_storage_answer_seconds",
+            "Typical time of an answer of S3: the median; 0 if there were too few of late.",
             registry=into,
         )
-        self.cached = Gauge("rlmm_read_cache_bytes", "Bytes cached.", ["cache"], registry=into)
-        self.writable = Gauge(
-            "rlmm_read_cache_writable",
-            "0 while the chunk cache's disk is full, failing or not ours.",
-            registry=into,
-        )
-        self.write_errors = Counter(
-            "rlmm_read_cache_write_errors_total", "Chunks that were not kept.", registry=into
-        )
-        self.buffered = Gauge(
-            "rlmm_read_buffered_bytes", "Fetched chunks held in memory.", registry=into
-        )
-        #: kind: log, index. What the daemon asks anew counts, what the storage's adapter repeats or
-        #: resumes does not.
-        self.gets = Counter(
-            "rlmm_storage_gets_total",
-            "Ranges read; GETs repeated or resumed within one are not counted.",
-            ["kind"],
-            registry=into,
-        )
-        self.got_bytes = Counter(
-            "rlmm_storage_get_bytes_total", "Bytes received.", ["kind"], registry=into
-        )
-        #: source: cache, storage.
-        self.first_byte = Histogram(
-            "rlmm_read_first_byte_duration_seconds",
-            "From a request for a range to its first byte in hand.",
-            ["source"],
-            buckets=FAST_SECONDS,
+        self.silent = Gauge(
+            "rlmm_storage_silent",
+            "1 while S3 answered none of the last three requests or more.",
             registry=into,
         )
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Final
@@ -12,6 +13,7 @@ from rlmm_daemon.config import Config
 from rlmm_daemon.core import phrases
 from rlmm_daemon.core.readiness.marker_verdict import IF_NONE, REBUILD, why_remade
 from rlmm_daemon.core.storage.layout import SEGMENT_KEY
+from rlmm_daemon.core.storage.pace import SLOW_SECONDS
 from rlmm_daemon.daemon.base.state_directory import LOCK
 from rlmm_daemon.domain.errors import Malformed, RlmmError
 from rlmm_daemon.offline.finding import CheckResult
@@ -32,23 +34,41 @@ async def marker(config: Config, seconds: float) -> list[CheckResult]:
     made = adapters.storage_of(config, random.Random(), reads_only=True)  # noqa: S311 - jitter
     if made is None:
         return []
+    took = 0.0
     try:
         async with asyncio.timeout(seconds):
+            began = time.monotonic()
+            await made.backend.open()
+            took = time.monotonic() - began
             present = await made.bucket.peek()
             holds = present.held if present else ()
             ages = await _ages(made.backend) if holds else []
             other = await _other_daemon(made.backend, config)
         kept, unread = await _copy(config)
         judged = _judged(config, made.bucket.name, present, kept)
-        return [judged, *unread, *copied(holds, ages), *other]
+        return [judged, *unread, *copied(holds, ages), *other, *slow(took)]
     except TimeoutError:
-        return [
-            CheckResult(check=_CHECK, verdict="failed", found=f"no answer within {seconds:g} s")
-        ]
+        silent = f"no answer within {seconds:g} s" if not took else f"not read within {seconds:g} s"
+        return [CheckResult(check=_CHECK, verdict="failed", found=silent), *slow(took)]
     except RlmmError as error:
         return [CheckResult(check=_CHECK, verdict="failed", found=error.message)]
     finally:
         await made.backend.close()
+
+
+def slow(seconds: float) -> list[CheckResult]:
+    """Return a warning if an answer of the storage takes so long; nothing otherwise."""
+    if seconds < SLOW_SECONDS:
+        return []
+    return [
+        CheckResult(
+            check="storage",
+            verdict="warning",
+            found=f"it answers, and takes {seconds:.1f} s for it: it is slow",
+            advice="look at the way to it (network, proxy, name service) and at its own health; "
+            "copies and reads go on, later. Nothing has to be done here once it is quick again",
+        )
+    ]
 
 
 async def _copy(config: Config) -> tuple[BucketMarker | None, list[CheckResult]]:

@@ -11,6 +11,7 @@ from typing import Final, Protocol, runtime_checkable
 import msgspec
 
 from rlmm_daemon.core.storage.calls import Calls
+from rlmm_daemon.core.storage.pace import Silence
 from rlmm_daemon.domain.errors import RlmmError
 
 #: The `reason` of a StorageUnavailable that is the broker's disk's fault, not the storage's.
@@ -160,6 +161,10 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     in_flight: Mapping[str, int]
     in_flight_max: Mapping[str, int]
     uploads_left: int
+    #: Median of the last answers without an object's bytes; 0: too few of late.
+    answer_seconds: float = 0.0
+    #: None while it answers.
+    silence: Silence | None = None
 
 
 class Conflict(Exception):

@@ -33,11 +33,10 @@ from rlmm_daemon.daemon.copying.copier import Copier
 from rlmm_daemon.daemon.following.bucket_record import BucketRecord
 from rlmm_daemon.daemon.metadata.manager import Manager
 from rlmm_daemon.daemon.operator.admin import AdminServer
-from rlmm_daemon.daemon.operator.facts import StorageView
 from rlmm_daemon.daemon.operator.gauges import Gauges
 from rlmm_daemon.daemon.operator.memory import CopyingProcess
 from rlmm_daemon.daemon.operator.methods import Operator
-from rlmm_daemon.daemon.operator.standing import Standing, event_log_kind, storage_kind
+from rlmm_daemon.daemon.operator.standing import Standing, event_log_kind
 from rlmm_daemon.daemon.operator.topics import TopicLabels, Topics
 from rlmm_daemon.daemon.process.runtime import Runtime, Stopping, execute
 from rlmm_daemon.daemon.process.systemd import Notifier
@@ -56,6 +55,7 @@ from rlmm_daemon.wiring.options import (
 from rlmm_daemon.wiring.page import page_room
 from rlmm_daemon.wiring.reading import fetcher_of, read_caches_of
 from rlmm_daemon.wiring.recovery import recovery_of
+from rlmm_daemon.wiring.storage_view import storage_view_of
 
 logger = structlog.get_logger(__name__)
 
@@ -306,6 +306,7 @@ class Daemon:
         keeper: StorageKeeper | None,
     ) -> Standing:
         config, kafka = self._config, adapters.kafka_log_of(self._config, manager.log)
+        s3 = adapters.s3_of(config, self._storage)
 
         def log_facts() -> Mapping[str, Any]:
             if kafka is None:
@@ -319,12 +320,7 @@ class Daemon:
             copier=copier,
             removals=removals,
             runtime=self._runtime,
-            storage=lambda: StorageView(
-                kind=storage_kind(config),
-                error=keeper.trouble() if keeper else None,
-                other_daemon=keeper.other_daemon() if keeper else None,
-                holds=keeper.holds() if keeper else (),
-            ),
+            storage=storage_view_of(config, keeper, s3.traffic if s3 else None, self._clock),
             log_facts=log_facts,
             copying=lambda: CopyingProcess(pid=self._passes.pid, in_hand=self._passes.in_hand),
         )

@@ -3,14 +3,9 @@
 Asked for by RLMM_TEST_MONITORING=1; `make test-monitoring` also builds Prometheus and promtool.
 """
 
-import json
 import os
 import subprocess
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Iterator
-from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -21,23 +16,14 @@ from deploy.monitoring.alerts import ALERTS
 from deploy.monitoring.files import DIRECTORY
 from rlmm_daemon.domain.errors import RlmmError
 from tests.integration.conftest import forks as forks  # noqa: PLC0414 - a fixture
-from tests.support.daemon_process import REPOSITORY
 from tests.support.fork_server import ForkServer
+from tests.support.prometheus import TOOLS, Prometheus, scraping
 from tests.support.stocked_daemon import Stocked, eventually, free_address, make
 
 pytestmark = pytest.mark.skipif(
     not os.environ.get("RLMM_TEST_MONITORING"),
     reason="needs Prometheus: make test-monitoring",
 )
-
-TOOLS = REPOSITORY / "var" / "monitoring"
-CONFIG = """\
-global: {{scrape_interval: 500ms, scrape_timeout: 500ms, evaluation_interval: 1s}}
-rule_files: [{rules}]
-scrape_configs:
-  - job_name: rlmm
-    static_configs: [{{targets: ["{daemon}"]}}]
-"""
 
 
 @pytest.mark.timeout(600)
@@ -54,35 +40,6 @@ def test_each_alert_fires_on_its_fault_and_is_silent_a_day_after():
         assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
-class Prometheus:
-    def __init__(self, address: str) -> None:
-        self._address = address
-
-    def get(self, path: str, **asked: str) -> Any:
-        query = urllib.parse.urlencode(asked)
-        try:
-            with urllib.request.urlopen(
-                f"http://{self._address}/api/v1/{path}?{query}", timeout=10
-            ) as answer:
-                return json.load(answer)["data"]
-        except urllib.error.HTTPError as error:
-            with error:
-                if error.code == HTTPStatus.SERVICE_UNAVAILABLE:
-                    raise  # it starts
-                raise AssertionError(f"{asked}: {error.read().decode()}") from error
-
-    def is_up(self) -> bool:
-        try:
-            return bool(self.get("query", query='up{job="rlmm"} == 1')["result"])
-        except OSError:
-            return False
-
-    def result(self, expr: str) -> list[Any]:
-        shown = expr.replace("$instance", ".*").replace("$__rate_interval", "1m")
-        found: list[Any] = self.get("query", query=shown)["result"]
-        return found
-
-
 @pytest.fixture
 def it(tmp_path: Path, forks: ForkServer) -> Iterator[Stocked]:
     stocked = make(tmp_path, forks, {"admin.listen": free_address()})
@@ -92,29 +49,9 @@ def it(tmp_path: Path, forks: ForkServer) -> Iterator[Stocked]:
 
 @pytest.fixture
 def prometheus(tmp_path: Path, it: Stocked) -> Iterator[Prometheus]:
-    address, listen = free_address(), it.daemon.settings["admin.listen"]
-    home = tmp_path / "prometheus"
-    home.mkdir()
-    config = home / "prometheus.yml"
-    config.write_text(CONFIG.format(rules=DIRECTORY / rules.RULES, daemon=listen))
-    with (home / "output").open("w") as output:
-        running = subprocess.Popen(
-            [
-                TOOLS / "prometheus",
-                f"--config.file={config}",
-                f"--storage.tsdb.path={home / 'data'}",
-                f"--web.listen-address={address}",
-            ],
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-        try:
-            found = Prometheus(address)
-            eventually(found.is_up, bool)
-            yield found
-        finally:
-            running.kill()
-            running.wait(timeout=30)
+    listen = str(it.daemon.settings["admin.listen"])
+    with scraping(tmp_path / "prometheus", listen, DIRECTORY / rules.RULES) as found:
+        yield found
 
 
 @pytest.mark.timeout(180)

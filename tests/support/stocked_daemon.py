@@ -51,6 +51,8 @@ class Stocked:
     placed: dict[TopicIdPartition, list[KafkaSegment]]
     #: Every segment whose COPY_SEGMENT_FINISHED was acknowledged.
     acknowledged: list[SegmentId] = field(default_factory=list)
+    #: The one that its log is of.
+    cluster_id: str = CLUSTER
 
     @property
     def orders(self) -> list[TopicIdPartition]:
@@ -168,7 +170,7 @@ class Stocked:
         options = ClientOptions(
             role="broker",
             part=part,
-            cluster_id=CLUSTER,
+            cluster_id=self.cluster_id,
             broker_id=1,
             broker_incarnation=incarnation,
         )
@@ -222,8 +224,12 @@ def make(
     settings: Mapping[str, object] | None = None,
     config: Path = CONFIG,
 ) -> Stocked:
-    """Return a daemon that was not started yet, with Kafka's segments in its log directory."""
+    """Return a daemon that was not started yet, with Kafka's segments in its log directory.
+
+    A setting of None leaves one out that is made here.
+    """
     wanted = {"event_log.partition_count": COUNT} | dict(settings or {})
+    wanted = {key: value for key, value in wanted.items() if value is not None}
     daemon = _OwnConfig(directory, wanted, forks)
     daemon.config = config
     return Stocked(daemon, kafka_segments.place(daemon.log_dir))

@@ -9,6 +9,7 @@ from rlmm_daemon.cli.group import Exit
 from rlmm_daemon.cli.options import Target, daemon_options
 from rlmm_daemon.cli.output import show_json
 from rlmm_daemon.cli.prose import Prose
+from rlmm_daemon.core.explain.verdict import START
 from rlmm_daemon.domain.errors import DaemonUnreachable
 
 #: The verdict's colour on a terminal.
@@ -76,7 +77,10 @@ def _ask(target: Target, partition: str, epoch: int | None, offset: int | None) 
         with asking(target) as client:
             return client.explain(partition, epoch, offset)
     except DaemonUnreachable as error:
-        hint = f"  without a daemon: rlmm explain {partition} --state-dir DIR"
+        hint = (
+            f"  if it does not run: {START}, then journalctl -u rlmm-daemon\n"
+            f"  without a daemon: rlmm explain {partition} --state-dir DIR"
+        )
         raise DaemonUnreachable(f"{error.message}\n{hint}", **error.fields) from error
 
 

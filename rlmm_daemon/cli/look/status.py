@@ -21,9 +21,9 @@ def command(*, target: Target) -> None:
     """Show the daemon: its log, what the broker announced, segments, copies and tasks.
 
     Exit code 1 if a metadata partition failed, the log takes no writes (its disk is full), the log
-    or the storage has trouble, a request met a bug within the last hour, another daemon runs under
-    this broker id, nobody can tell which topics are paused, or a copy failed of a segment that
-    somebody else finished.
+    or the storage has trouble or the storage is slow, a request met a bug within the last hour,
+    another daemon runs under this broker id, nobody can tell which topics are paused, or a copy
+    failed of a segment that somebody else finished.
 
     \b
     --json: version, broker_id, cluster_id, uptime_seconds, draining, log{open, topic_id,
@@ -33,7 +33,7 @@ def command(*, target: Target) -> None:
     memory{private_bytes, mapped_bytes, copying_process_private_bytes, snapshot_bytes,
     segments_in_memory, segments_in_snapshots, user_partitions_awake, user_partitions_asleep,
     events_put_aside, bytes_put_aside, bytes_per_segment}, copying_process{pid, in_hand},
-    storage{kind, error, other_daemon}, snapshots{rejected, failures}, copies[],
+    storage{kind, error, slow, other_daemon}, snapshots{rejected, failures}, copies[],
     paused{topics[{topic, since_ms}], trouble, refused},
     internal_errors{count, last{where, error, seconds_ago}}, unsettled_copies[{partition,
     segment_id, message, at_ms}], observation{watches, last_look_ms, trouble, seen_alive, marked,
@@ -56,9 +56,10 @@ def _trouble(status: dict[str, Any]) -> bool:
     unknown = (status.get("paused") or {}).get("trouble")
     unwritable = log.get("unwritable")  # a daemon from before says nothing of it
     other = status["storage"].get("other_daemon")  # nor of it
+    slow = status["storage"].get("slow")
     troubles = (failed, log["failure"], log["trouble"], unwritable, status["storage"]["error"])
     unsettled = status.get("unsettled_copies")  # a daemon from before says nothing of them
-    return any((*troubles, other, unsettled, unknown)) or _met_bug_lately(status)
+    return any((*troubles, other, slow, unsettled, unknown)) or _met_bug_lately(status)
 
 
 def _met_bug_lately(status: dict[str, Any]) -> bool:
@@ -97,7 +98,7 @@ def _show(status: dict[str, Any]) -> None:
             "segments": _segments(status),
             "memory": _memory(status["memory"]),
             "kept": _kept(status["memory"]),
-            "storage": storage["kind"] + (f": {storage['error']}" if storage["error"] else ""),
+            "storage": _storage(storage),
             **({"other daemon": other} if (other := storage.get("other_daemon")) else {}),
             "copies": len(status["copies"]),
             **_paused(status.get("paused")),
@@ -139,6 +140,12 @@ def _unsettled(rows: list[dict[str, Any]]) -> dict[str, str]:
         "alarm": f"{count} failed of segments that somebody else finished, last {where}; "
         "next: rlmm storage verify"
     }
+
+
+def _storage(storage: dict[str, Any]) -> str:
+    slow = storage.get("slow")  # a daemon from before says nothing of it
+    error = f": {storage['error']}" if storage["error"] else ""
+    return f"{storage['kind']}{error}" + (f"; slow: {slow}" if slow else "")
 
 
 def _observed(observation: dict[str, Any]) -> str:

@@ -6,22 +6,14 @@ import click
 from msgspec.structs import asdict
 
 from rlmm_daemon.cli.audit import order
-from rlmm_daemon.cli.options import json_option
+from rlmm_daemon.cli.options import config_option, json_option
 from rlmm_daemon.cli.output import show_facts, show_json
 from rlmm_daemon.config import load
 from rlmm_daemon.domain.ids import uuid_text
 
 
 @click.command("name", short_help="Give an embedded log its identity.json back.")
-@click.option(
-    "--config",
-    "file",
-    envvar="RLMM_CONFIG",
-    default="/etc/rlmm/rlmm.toml",
-    show_default=True,
-    metavar="FILE",
-    help="The daemon's TOML file; else RLMM_CONFIG.",
-)
+@config_option
 @click.option("--execute", is_flag=True, help="Write it; without this, only say what there is.")
 @json_option
 def name(file: str, *, execute: bool, as_json: bool) -> None:

@@ -12,7 +12,7 @@ from msgspec.structs import asdict
 
 from rlmm_daemon.cli.audit import order
 from rlmm_daemon.cli.group import Exit
-from rlmm_daemon.cli.options import json_option
+from rlmm_daemon.cli.options import config_option, json_option
 from rlmm_daemon.cli.output import show_json, show_table
 from rlmm_daemon.codec.marker import MARKER_KEY, presence_key
 from rlmm_daemon.config import Config, NoStorage, S3Storage, load
@@ -33,7 +33,7 @@ def command() -> None:
 
 
 @command.command("doctor", short_help="Try every operation of the storage; say what is denied.")
-@click.option("--config", "file", required=True, metavar="FILE", help="As in rlmm run.")
+@config_option
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="As in rlmm run.")
 @json_option
 def doctor(file: str, overrides: tuple[str, ...], *, as_json: bool) -> None:
@@ -64,7 +64,7 @@ def doctor(file: str, overrides: tuple[str, ...], *, as_json: bool) -> None:
 
 
 @command.command("verify", short_help="Compare the storage with the event log.")
-@click.option("--config", "file", required=True, metavar="FILE", help="As in rlmm run.")
+@config_option
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="As in rlmm run.")
 @click.option("--topic", metavar="TOPIC", help="Of this topic only.")
 @json_option
@@ -123,7 +123,7 @@ def verify(file: str, overrides: tuple[str, ...], topic: str | None, *, as_json:
 
 
 @command.command("rebuild-marker", short_help="Make a lost or damaged bucket marker anew.")
-@click.option("--config", "file", required=True, metavar="FILE", help="As in rlmm run.")
+@config_option
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="As in rlmm run.")
 @click.option(
     "--layout",

@@ -175,7 +175,7 @@ _DAEMON: Final = (
             f.marker_trouble or "",
             *evidence.last_error(f.storage_error, f.now_ms),
         ),
-        command=lambda _: "rlmm status",
+        command=lambda _: "rlmm doctor",
     ),
     Cause(
         name="log_not_open",
@@ -183,7 +183,7 @@ _DAEMON: Final = (
         applies=lambda f: not f.offline and not f.log_open,
         sentence=lambda _: "The event log is not open yet; it is tried again and again.",
         evidence=lambda f: [] if f.log_trouble is None else [f.log_trouble],
-        command=lambda _: "rlmm status",
+        command=lambda _: "rlmm doctor",
     ),
     Cause(
         name="not_read_failed",
@@ -304,7 +304,7 @@ _STATES: Final = (
             "again and again."
         ),
         evidence=lambda f: (*evidence.silence(f), *evidence.where(f)),
-        command=lambda _: "rlmm status",
+        command=lambda _: "rlmm doctor",
         covers=frozenset({P.STARTING, P.REPLAYING}),
     ),
     Cause(
@@ -328,7 +328,7 @@ _STATES: Final = (
             "where it ends, so nobody can tell whether that is all."
         ),
         evidence=lambda f: (*evidence.where(f), *evidence.silence(f)),
-        command=lambda _: "rlmm status",
+        command=lambda _: "rlmm doctor",
         covers=frozenset({P.REPLAYING}),
     ),
     Cause(
@@ -352,7 +352,7 @@ _STATES: Final = (
             "that is there is still found; every other answer is not_ready."
         ),
         evidence=lambda f: (*evidence.last_error(f.trouble, f.now_ms), *evidence.where(f)),
-        command=lambda _: "rlmm status",
+        command=lambda _: "rlmm doctor",
         covers=frozenset({P.STALE}),
     ),
     Cause(
@@ -364,7 +364,7 @@ _STATES: Final = (
             "offsets and is_ready wait for it; look-ups and listings are answered."
         ),
         evidence=lambda f: (*evidence.last_error(f.trouble, f.now_ms), *evidence.where(f)),
-        command=lambda _: "rlmm status",
+        command=lambda _: "rlmm doctor",
         covers=frozenset({P.READY}),
     ),
     Cause(

@@ -217,6 +217,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     #: `none`, `local`, ...
     storage_kind: str = "none"
     storage_error: LastError | None = None
+    #: Median of its last answers; 0: not known.
+    storage_answer_seconds: float = 0.0
     #: Another daemon that lives under this broker id, so that nothing is deleted.
     other_daemon: LastError | None = None
     copy_deadline_seconds: float = 600.0

@@ -8,6 +8,7 @@ from rlmm_daemon.core.explain import evidence
 from rlmm_daemon.core.explain.facts import CopyPhase, Facts
 from rlmm_daemon.core.explain.removal_causes import REMOVAL_NOTICES
 from rlmm_daemon.core.explain.verdict import NoticeRow
+from rlmm_daemon.core.storage.pace import slow_words
 from rlmm_daemon.domain.segment import SegmentState
 
 S = SegmentState
@@ -180,7 +181,7 @@ NOTICES: Final = (
             f"The event log takes no writes: {f.log_refusal}. Reads are answered; copies and "
             "deletes hear storage_full until its disk takes a write, which needs no restart."
         ),
-        command=lambda _: "rlmm status",
+        command=lambda _: "rlmm doctor",
     ),
     NoticeRow(
         name="storage_trouble",
@@ -189,7 +190,17 @@ NOTICES: Final = (
             f"The remote storage ({f.storage_kind}) does not work as it should; "
             f"{next(iter(evidence.last_error(f.storage_error, f.now_ms)))}."
         ),
-        command=lambda _: "rlmm status",
+        command=lambda _: "rlmm doctor",
+    ),
+    NoticeRow(
+        name="storage_slow",
+        applies=lambda f: slow_words(f.storage_answer_seconds) is not None,
+        sentence=lambda f: (
+            f"The remote storage ({f.storage_kind}) is slow: "
+            f"{slow_words(f.storage_answer_seconds)}. Copies and reads take longer; nothing is "
+            "lost, and all is as before once it is quick again."
+        ),
+        command=lambda _: "rlmm doctor",
     ),
     NoticeRow(
         name="other_daemon",

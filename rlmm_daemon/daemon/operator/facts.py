@@ -53,6 +53,8 @@ class StorageView(msgspec.Struct, frozen=True, kw_only=True):
     other_daemon: LastError | None = None
     #: What the bucket marker keeps; None: it was not read yet.
     holds: Holds | None = ()
+    #: Median of its last answers; 0: not known.
+    answer_seconds: float = 0.0
 
 
 class CopyView(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,6 +132,7 @@ def _of_daemon(
         whole_failure=fleet.whole_failure,
         storage_kind=storage.kind,
         storage_error=storage.error,
+        storage_answer_seconds=storage.answer_seconds,
         other_daemon=storage.other_daemon,
         copy_deadline_seconds=copies.deadline_seconds,
         freshness=fleet.options.freshness,

@@ -282,6 +282,8 @@ class Gauges:
         storage.throttled.inc(self._grown("throttled", traffic.throttled))
         storage.retry_budget.set(traffic.retry_budget)
         storage.uploads_left.set(traffic.uploads_left)
+        storage.answer_seconds.set(traffic.answer_seconds)
+        storage.silent.set(traffic.silence is not None)
         for direction, most in traffic.in_flight_max.items():
             storage.requests_max.labels(direction).set(most)
             storage.requests_now.labels(direction).set(traffic.in_flight[direction])

@@ -11,6 +11,7 @@ from rlmm_daemon.core import phrases
 from rlmm_daemon.core.explain.explanation import explain
 from rlmm_daemon.core.explain.facts import CopyFailure, RemovalFacts
 from rlmm_daemon.core.readiness.states import Failure, PartitionState
+from rlmm_daemon.core.storage.pace import slow_words
 from rlmm_daemon.daemon.base.caller import Caller
 from rlmm_daemon.daemon.cleaner.report import Report
 from rlmm_daemon.daemon.copying.copier import Copier
@@ -119,6 +120,7 @@ class Standing:
             "storage": {
                 "kind": storage.kind,
                 "error": storage.error and storage.error.message,
+                "slow": slow_words(storage.answer_seconds),
                 "other_daemon": storage.other_daemon and storage.other_daemon.message,
             },
             "paused": {

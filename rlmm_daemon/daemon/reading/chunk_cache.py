@@ -39,7 +39,7 @@ from rlmm_daemon.daemon.reading.chunk_files import (
 from rlmm_daemon.daemon.reading.chunk_index import Chunk, ChunkIndex, ObjectId
 from rlmm_daemon.daemon.reading.chunk_proofs import RecordedObject, holds
 from rlmm_daemon.domain.ids import SegmentId, uuid_text
-from rlmm_daemon.observability.metrics import ReadMetrics
+from rlmm_daemon.observability.read_metrics import ReadMetrics
 from rlmm_daemon.ports.disk import DiskLock, ScratchDisk
 
 #: Files that may be kept for each chunk of full size that there is room for: a start and a delete

@@ -20,7 +20,7 @@ from rlmm_daemon.domain.errors import (
     StorageUnavailable,
     UnavailableError,
 )
-from rlmm_daemon.observability.metrics import ReadMetrics
+from rlmm_daemon.observability.read_metrics import ReadMetrics
 from rlmm_daemon.ports.storage import RemoteStorage, Version, VersionedStorage
 
 #: Where what is kept begins and ends, but for the object's end: close readers then share it, and

@@ -15,7 +15,7 @@ from rlmm_daemon.daemon.base.deleted_segments import DeletedSegments
 from rlmm_daemon.daemon.reading.single_flight import SingleFlight, Spawn
 from rlmm_daemon.domain.errors import Draining, RlmmError
 from rlmm_daemon.domain.ids import SegmentId
-from rlmm_daemon.observability.metrics import ReadMetrics
+from rlmm_daemon.observability.read_metrics import ReadMetrics
 from rlmm_daemon.ports.storage import ObjectKind
 
 #: Read from the storage at once; further ones wait for their turn.

@@ -29,7 +29,7 @@ from rlmm_daemon.daemon.reading.habits import HABITS_MAX, Habit, Habits
 from rlmm_daemon.daemon.reading.single_flight import Share, SingleFlight, Spawn
 from rlmm_daemon.domain.errors import ChecksumMismatch, Overloaded, StorageUnavailable
 from rlmm_daemon.domain.ids import SegmentId
-from rlmm_daemon.observability.metrics import ReadMetrics
+from rlmm_daemon.observability.read_metrics import ReadMetrics
 from rlmm_daemon.ports.storage import Version
 
 #: Readers that wait for memory or bytes.

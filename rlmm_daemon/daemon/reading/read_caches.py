@@ -15,7 +15,7 @@ from rlmm_daemon.daemon.reading.chunk_cache import ChunkCache, ChunkCacheOptions
 from rlmm_daemon.daemon.reading.index_cache import IndexCache
 from rlmm_daemon.daemon.reading.read_ahead import ReadOptions, Reads
 from rlmm_daemon.daemon.reading.single_flight import Spawn
-from rlmm_daemon.observability.metrics import ReadMetrics
+from rlmm_daemon.observability.read_metrics import ReadMetrics
 from rlmm_daemon.ports.disk import ScratchDisk
 
 

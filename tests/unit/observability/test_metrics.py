@@ -70,3 +70,8 @@ def test_nobody_is_served_the_times_at_which_counters_began():
     own.storage.copies.labels("ok").inc()
     own.storage.copy.observe(1.0)
     assert "_created" not in own.text().decode()
+
+
+def test_a_daemon_without_a_cache_has_none_that_fails():
+    """Of a storage in local directories, and where `read.cache_bytes` is 0."""
+    assert Metrics().registry.get_sample_value("rlmm_read_cache_writable") == 1

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.codec.marker import Hold, OtherDaemon, Presence
 from rlmm_daemon.offline import checkup_storage
-from rlmm_daemon.offline.checkup_storage import SKEW_MS, copied, other_daemon
+from rlmm_daemon.offline.checkup_storage import SKEW_MS, copied, other_daemon, slow
 from tests.support.memory_storage import MemoryStorage
 
 AT = 1_700_000_000_000
@@ -91,3 +91,10 @@ async def test_of_a_large_bucket_so_many_segments_objects_are_looked_at(monkeypa
     for suffix in (".index", ".log"):
         await storage.overwrite_control(name + suffix, b"x")
     assert await checkup_storage._ages(storage) == [AT, AT]
+
+
+def test_a_storage_that_takes_its_time_is_called_slow():
+    assert slow(0.3) == []
+    (told,) = slow(4.26)
+    assert (told.check, told.verdict) == ("storage", "warning")
+    assert "takes 4.3 s" in told.found

@@ -10,6 +10,7 @@ and aborts multipart uploads, `probe` tells what is allowed.
 import asyncio
 import os
 import random
+import time
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from typing import Final
 
@@ -75,6 +76,7 @@ class S3Storage:
         """Return the figures for the metrics."""
         rim, gates = self._client.rim, {"read": self._client.reads, "write": self._client.writes}
         made = {"made": rim.stats.retries, "refused": rim.stats.retries_refused}
+        now = time.monotonic()
         return Traffic(
             requests=rim.stats.calls,
             retries=made,
@@ -83,6 +85,8 @@ class S3Storage:
             in_flight={name: gate.inside for name, gate in gates.items()},
             in_flight_max={name: gate.limit for name, gate in gates.items()},
             uploads_left=len(self._leftovers.suspects),
+            answer_seconds=rim.pace.answer_seconds(now),
+            silence=rim.pace.silence(now),
         )
 
     @property

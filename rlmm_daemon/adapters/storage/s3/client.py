@@ -77,7 +77,9 @@ class Client:
     def __init__(self, options: S3Options, rng: random.Random) -> None:
         self.options = options
         self.credentials = ReloadableCredentials(options)
-        self.rim = Rim(bucket=options.bucket, rng=rng, credentials=self.credentials)
+        self.rim = Rim(
+            bucket=options.bucket, rng=rng, credentials=self.credentials, now=time.monotonic
+        )
         #: Apart, so that reads never stand behind copies.
         self.writes = Gate(options.writes_max)
         self.reads = Gate(options.reads_max)
@@ -125,6 +127,7 @@ class Client:
             key=key,
             seconds=self.options.call_seconds(size),
             attempts_max=attempts_max or self.options.attempts_max,
+            heavy=size > 0,
             on_uncertain=on_uncertain,
             on_attempt=on_attempt,
         )

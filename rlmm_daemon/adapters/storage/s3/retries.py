@@ -16,6 +16,7 @@ import msgspec
 import structlog
 
 from rlmm_daemon.adapters.storage.s3.errors import VENDOR_ERRORS, Remedy, Translated, judge
+from rlmm_daemon.core.storage.pace import Pace
 from rlmm_daemon.domain.errors import RlmmError
 
 BACK_OFF_SECONDS: Final = 0.1
@@ -141,6 +142,8 @@ class S3Call(msgspec.Struct, frozen=True, kw_only=True):
     #: The whole of one attempt, apart from what it asks for at `on_attempt`.
     seconds: float
     attempts_max: int
+    #: Whether it takes an object's bytes along.
+    heavy: bool = False
     #: Told of each attempt that failed and may have taken effect.
     on_uncertain: Callable[[], None] = lambda: None
     #: Given each attempt's deadline, to put it off while the attempt waits for ourselves.
@@ -167,10 +170,13 @@ class Rim:
         bucket: str,
         rng: random.Random,
         credentials: Credentials,
+        now: Callable[[], float],
     ) -> None:
+        self._now = now
         self._bucket, self._rng, self._credentials = bucket, rng, credentials
         self.budget = RetryBudget()
         self.stats = Stats()
+        self.pace = Pace()
 
     async def run(self, call: S3Call, gate: Gate, work: Callable[[], Awaitable[T]]) -> T:
         """Return what `work` returns.
@@ -216,6 +222,7 @@ class Rim:
             # The gate's wait is bounded by the deadlines of those inside, not by ours.
             async with gate.turn(), asyncio.timeout(call.seconds) as deadline:
                 call.on_attempt(deadline)
+                began = self._now()
                 result = await work()
         except asyncio.CancelledError:
             call.on_uncertain()
@@ -227,12 +234,18 @@ class Rim:
             self._count(call, gate, verdict)
             return verdict
         self.stats.calls[call.name, "ok"] += 1
+        now = self._now()
+        self.pace.answered(None if call.heavy else now - began, now)
         self.budget.succeeded()
         gate.succeeded()
         return (result,)
 
     def _count(self, call: S3Call, gate: Gate, verdict: Translated) -> None:
         self.stats.calls[call.name, verdict.reason] += 1
+        if verdict.remedy is Remedy.AGAIN:
+            self.pace.failed(verdict.error.message, self._now())
+        else:  # a refusal is an answer
+            self.pace.answered(None, self._now())
         if verdict.uncertain:
             call.on_uncertain()
         if verdict.remedy is Remedy.SLOWER:

@@ -45,16 +45,28 @@ function wrong(data) {
   const log = data.log;
   return [
     data.draining && ["The daemon stops.", null],
-    !log.open && [log.trouble ?? "The event log is not open.", null],
+    !log.open && [log.trouble ?? "The event log is not open.", "rlmm doctor"],
+    ...quiet(data.partitions),
     log.failure && [log.failure.evidence, log.failure.command],
-    log.unwritable && [`Writes are refused: ${log.unwritable}`, null],
+    log.unwritable && [`Writes are refused: ${log.unwritable}`, "rlmm doctor"],
     ...log.warnings.map((text) => [text, "rlmm doctor"]),
     data.paused.trouble && [data.paused.trouble, "rlmm status"],
-    data.storage.error && [data.storage.error, "rlmm storage doctor"],
+    data.storage.error && [data.storage.error, "rlmm doctor"],
+    data.storage.slow && [`The storage is slow: ${data.storage.slow}.`, "rlmm doctor"],
     data.storage.other_daemon && [data.storage.other_daemon, "rlmm status"],
     data.internal_errors.count > 0 && [`${data.internal_errors.count} bugs were met, the last in ` +
       `${data.internal_errors.last.where}: ${data.internal_errors.last.error}`, null],
   ].filter(Boolean);
+}
+
+// Metadata partitions whose log has been silent for longer than it is between two answers.
+const QUIET_SECONDS = 5;
+
+function quiet(partitions) {
+  const found = partitions.filter((row) => row.silent_seconds > QUIET_SECONDS);
+  return found.length === 0 ? [] : [[`The event log has not answered for ` +
+    `${span(Math.max(...found.map((row) => row.silent_seconds)))}, in ${count(found.length)} ` +
+    `metadata partitions: ${shown(found[0].trouble ?? "no answer")}`, "rlmm doctor"]];
 }
 
 export function overview(data, topics, rates) {
