@@ -384,28 +384,35 @@ class Stuck:
     # What no listing shows.
 
     async def _end_unlisted(self, partition: TopicIdPartition, note: StuckNote) -> None:
-        cache, backoff = self._tools.cache(partition), self._segments.backoff
-        if cache is None or cache.held or (chosen := removable(cache, backoff.waits)) is None:
+        cache = self._tools.cache(partition)
+        if cache is None or cache.held:
             return
-        self._holds = await self._read_holds()
-        if held(self._holds, self._number, None) is not None:
-            return  # what seems to cover it may have been deleted by an event that is lost
+        chosen = removable(cache, self._segments.backoff.waits)
+        if chosen is not None:
+            self._holds = await self._read_holds()
+            if held(self._holds, self._number, None) is not None:
+                return  # what seems to cover it may have been deleted by an event that is lost
+            await self._end_unlisted_one(cache, chosen)
+        note.error = note.error or self._error_of(
+            segment_id for index in cache.epochs.values() for segment_id in index.third
+        )
+        self._tools.notes.found(partition, note)
+
+    async def _end_unlisted_one(self, cache: PartitionCache, chosen: SegmentId) -> None:
         stored = holders(cache, chosen) or frozenset()
         try:
             for each in filter(None, map(cache.get, stored)):
                 await self._tools.leftovers.require_stored(decode_segment(each))
         except RlmmError as error:
-            backoff.failed(chosen, _LAST_COPY.format(error.message))
-        else:
-            await self._segments.remove(
-                partition,
-                lambda cache: iter([chosen] if chosen in cache.segments else []),
-                why=UNLISTED,
-                holds=lambda cache, i: cache.delete_state is None and may_go(cache, i, stored),
-                still_ours=self._owner,
-            )
-        note.error = note.error or self._error_of([chosen])
-        self._tools.notes.found(partition, note)
+            self._segments.backoff.failed(chosen, _LAST_COPY.format(error.message))
+            return
+        await self._segments.remove(
+            cache.partition,
+            lambda cache: iter([chosen] if chosen in cache.segments else []),
+            why=UNLISTED,
+            holds=lambda cache, i: cache.delete_state is None and may_go(cache, i, stored),
+            still_ours=self._owner,
+        )
 
 
 def _hangs(cache: PartitionCache) -> bool:

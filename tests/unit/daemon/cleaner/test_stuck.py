@@ -765,7 +765,8 @@ def test_it_stays_while_one_that_should_hold_its_offsets_is_not_stored():
         await asyncio.sleep(600)
         assert world.state(1, AT) is S.COPY_SEGMENT_FINISHED
         assert set(world.keys(1, AT, 10)) <= set(world.stored(AT))
-        assert "has no .log in the storage" in (cleaner.segments.backoff.message(segment(1)) or "")
+        assert cleaner.segments.backoff.waits(segment(1)), "and it is told of all the same"
+        assert "has no .log in the storage" in (cleaner.notes.stuck[AT].error or "")
         world.place(3, AT, 91)  # it was put back
         await world.until(lambda: is_gone(world), 7_200)
 
