@@ -76,6 +76,7 @@ def test_what_a_hold_keeps_is_looked_for_before_anything_is_ended():
     ],
 )
 def test_nobody_says_that_nothing_was_ever_copied_where_events_are_lost(known, doubt, words):
-    told = facts(state=PartitionState.READY, position=1, target=1, known=known, **doubt)
+    read = {"state": PartitionState.READY, "position": 1, "target": 1, "confirmed": True}
+    told = facts(known=known, **read, **doubt)
     found = explain(told)
     assert (found.cause, words in found.sentence) == ("ready_empty", True)
