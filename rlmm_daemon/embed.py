@@ -24,6 +24,7 @@ from rlmm_daemon.domain.errors import Draining, NotReady
 from rlmm_daemon.domain.ids import UUID_BYTES, TopicId, TopicIdPartition
 from rlmm_daemon.domain.partition_delete import PartitionDelete
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentUpdate
+from rlmm_daemon.observability.logging import begin_quiet
 
 T = TypeVar("T")
 
@@ -119,8 +120,11 @@ async def open_manager(
     With `state_dir` everything is kept there, log included, and found again; the directory is
     locked against a second manager and a daemon. Without, nothing is kept: the log is in memory,
     the manager's own or a `store` that several share. `partition_count` is fixed when a log is
-    made. An error of a background task cancels the caller's block and is raised from it.
+    made. An error of a background task cancels the caller's block and is raised from it. Log lines
+    go where the host's structlog sends them; where that is not configured, warnings and worse go to
+    standard error.
     """
+    begin_quiet()
     assert state_dir is None or store is None, "a log in a directory or one in memory"
     own: BaseException | None = None
     try:

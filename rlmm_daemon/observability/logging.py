@@ -42,6 +42,18 @@ _DEPTH_MAX: Final = 6
 _PRIORITIES: Final = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
 
 
+def begin_quiet(stream: TextIO | None = None) -> None:
+    """Where the host has not configured structlog: warnings and worse alone, to standard error.
+
+    structlog by itself writes every line, of any level, into the host's standard output.
+    """
+    if not structlog.is_configured():
+        structlog.configure(
+            wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+            logger_factory=structlog.PrintLoggerFactory(stream or sys.stderr),
+        )
+
+
 def configure(
     *,
     level: str,
