@@ -2,8 +2,17 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import aclosing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from unittest import mock
 
@@ -40,6 +49,7 @@ from rlmm_daemon.domain.errors import RlmmError
 from rlmm_daemon.domain.ids import MetadataPartition, uuid_text
 from rlmm_daemon.domain.segment import SegmentMetadata
 from rlmm_daemon.ports.disk_threads import DiskThreads
+from rlmm_daemon.ports.event_log import LogBatch
 from rlmm_daemon.ports.sources import BufferSource
 from tests.simulation import embedded_log
 from tests.simulation.operators.bucket import JudgedStorage, World
@@ -58,6 +68,8 @@ BROKER_DIRECTORY: Final = "/var/lib/kafka"
 PLACE: Final = "the lock of the simulated state directory"
 #: How often the broker was started anew, too, when its daemon was.
 REBORN_SHARE: Final = 0.7
+#: A slow machine's time until it has read anything of its log: several nights long.
+READING_SECONDS: Final = (5.0, 25.0)
 CLEANER: Final = CleanerOptions(
     interval_seconds=2.0,
     round_seconds=15.0,
@@ -263,6 +275,21 @@ def judge_appends(log: EmbeddedLog, world: World) -> None:
         return await append(partition, value)
 
     log.append = judged  # type: ignore[method-assign]  # the simulation's eye
+
+
+def read_slowly(log: EmbeddedLog, rng: random.Random) -> None:
+    """Let each reading of the log take its time: nights come while it is compared."""
+    follow = log.follow
+
+    async def slowly(
+        partition: MetadataPartition, from_offset: int, *, epoch: int
+    ) -> AsyncGenerator[LogBatch, None]:
+        await asyncio.sleep(rng.uniform(*READING_SECONDS))
+        async with aclosing(follow(partition, from_offset, epoch=epoch)) as batches:
+            async for batch in batches:
+                yield batch
+
+    log.follow = slowly  # type: ignore[method-assign]  # the simulation's disk
 
 
 def install_broker(life: Life, world: World) -> None:

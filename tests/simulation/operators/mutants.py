@@ -1,7 +1,9 @@
 """Bugs of recovery, holds and the nightly job, planted one at a time: see `simulation.mutants`.
 
 `night_spares_nothing` is two at once, for each is masked by the other: that a night looks at
-accepted losses, and at holds. So is `acceptance_leaves_no_hold`: the hold is written twice.
+accepted losses, and at holds. So is `acceptance_leaves_no_hold`: the hold is written twice. And
+`presence_tells_of_the_replay`: while a cut log is compared, its file says so, and says how far the
+dropped fold had read.
 
 Three that the simulation is blind for are seen by unit tests. That a hold which is ended by its
 number ends all: `bucket/test_marker_promises.py`; it takes two metadata partitions with losses at
@@ -215,11 +217,17 @@ MUTANTS: Final[Sequence[Mutant]] = (
         first=6,
     ),
     _planted(
-        "comparing_is_not_told",
+        "presence_tells_of_the_replay",
         "rlmm_daemon.daemon.bucket.storage_keeper",
-        "            else COMPARING\n",
-        "            else follower.state.value\n",
-        seeds=10,
-        first=0,
+        "    states = _states(manager)\n"
+        "    unread = {partition: Position(0, -1) for partition in states}\n"
+        "    positions = {**unread, **manager.fleet.furthest()}\n",
+        "    states = {f.partition: f.state.value for f in manager.followed()}\n"
+        "    unread = {partition: Position(0, -1) for partition in states}\n"
+        "    replayed = {f.partition for f in manager.followed() if not f.history.settled}\n"
+        "    told = manager.fleet.furthest().items()\n"
+        "    positions = {**unread, **{n: at for n, at in told if n not in replayed}}\n",
+        seeds=1,
+        first=539,
     ),
 )

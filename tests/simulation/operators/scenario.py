@@ -32,7 +32,13 @@ from tests.simulation.operators.bucket import World
 from tests.simulation.operators.calamity import Calamity
 from tests.simulation.operators.clients import copy
 from tests.simulation.operators.clone import Clone
-from tests.simulation.operators.daemon import STATE_DIRECTORY, Daemon, install_broker, small
+from tests.simulation.operators.daemon import (
+    STATE_DIRECTORY,
+    Daemon,
+    install_broker,
+    read_slowly,
+    small,
+)
 from tests.simulation.operators.explaining import Asker
 from tests.simulation.operators.people import Person, random_of
 from tests.simulation.operators.rot import Rot
@@ -74,7 +80,8 @@ class Manners:
     nights: bool
     #: Restore what a night is about to delete.
     sparing: bool
-    #: Nobody looks before the last life: the log loses its end, and nights go on beside that.
+    #: Nobody looks before the last life: the log loses its end, and nights go on beside that. In
+    #: the last one it is read slowly.
     unwatched: bool
     #: A night's share has room for nothing: whatever it deletes needs an approval.
     tight: bool
@@ -100,7 +107,7 @@ class Manners:
         )
         if not drawn.unwatched:
             return drawn
-        return replace(drawn, sane=False, reckless=False, nights=True)
+        return replace(drawn, sane=False, reckless=False, nights=True, littered=False)
 
 
 @dataclass(slots=True)
@@ -231,6 +238,8 @@ class OperatorsScenario:
         try:
             async with asyncio.TaskGroup() as group:
                 daemon = self._daemon = Daemon(life, self.world, group)
+                if self.manners.unwatched and life.last:
+                    read_slowly(daemon.log, life.rng("slow disk"))
                 daemon.start()
                 await self._work(life, daemon)
                 with contextlib.suppress(OSError):
