@@ -40,8 +40,8 @@ MUTANTS: Final[Sequence[Mutant]] = (
         "rlmm_daemon.core.readiness.follower_losses",
         "    if not given.gaps or one.failure is not None:\n        return one\n",
         "    if True:\n        return one\n",
-        seeds=3,
-        first=10,
+        seeds=1,
+        first=20,
     ),
     _planted(
         "recovers_what_is_not_whole",
@@ -72,8 +72,8 @@ MUTANTS: Final[Sequence[Mutant]] = (
         "rlmm_daemon.daemon.operator.mending",
         "        if self._recovery is None:\n            for each in missing:\n",
         "        if True:\n            for each in missing:\n",
-        seeds=2,
-        first=29,
+        seeds=1,
+        first=3,
     ),
     _planted(
         "night_spares_nothing",
@@ -82,8 +82,8 @@ MUTANTS: Final[Sequence[Mutant]] = (
         '        return " older than an accepted loss"\n'
         "    if ages.holds_object(recorded, found.modified_ms):\n",
         "    if False:\n",
-        seeds=5,
-        first=25,
+        seeds=1,
+        first=15,
     ),
     _planted(
         "recover_ends_nothing",
@@ -170,8 +170,8 @@ MUTANTS: Final[Sequence[Mutant]] = (
         "rlmm_daemon.reconcile.act.manifest_orders",
         "    return msgspec.structs.replace(manifest, held=UNSET)\n",
         "    return manifest\n",
-        seeds=2,
-        first=0,
+        seeds=1,
+        first=27,
     ),
     _planted(
         "one_approval_is_for_all",
