@@ -90,7 +90,7 @@ class Copier:
         self._jobs: dict[SegmentId, CopyJob] = {}
         self._failures: Bounded[str, CopyFailure] = Bounded(FAILURES_MAX)
         self._unsettled: Bounded[SegmentId, UnsettledCopy] = Bounded(UNSETTLED_MAX)
-        self._used_ids = UsedIds()
+        self._used_ids = UsedIds() if bucket is None else UsedIds(bucket.removing.asked)
         self._outcomes: Counter[str] = Counter()
         self._roll_backs: Counter[str] = Counter()
         #: By all copies that ended, however they did.

@@ -6,6 +6,7 @@ can't be told after a restart, nor by another daemon, whether it was ever used. 
 of its attempts an id of its own.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 from rlmm_daemon.daemon.base.bounded import Bounded
@@ -21,9 +22,11 @@ _ANOTHER: Final = "copy the segment under a new id"
 
 
 class UsedIds:
-    """The segments whose deletion this daemon has applied."""
+    """The segments whose deletion this daemon has applied, or has gone on with."""
 
-    def __init__(self) -> None:
+    def __init__(self, asked: Callable[[SegmentId], bool] = lambda _: False) -> None:
+        """`asked`: whether the storage was asked to delete what lies under an id."""
+        self._asked = asked
         self._deleted: Bounded[SegmentId, None] = Bounded(DELETED_MAX)
 
     def deleted(self, segment_id: SegmentId) -> None:
@@ -36,7 +39,7 @@ class UsedIds:
         Raises:
             IllegalTransition: something is.
         """
-        if segment_id in self._deleted:
+        if segment_id in self._deleted or self._asked(segment_id):
             raise IllegalTransition(
                 f"a copy under this id was deleted or rolled back; {_ANOTHER}",
                 reason="segment_id_used",

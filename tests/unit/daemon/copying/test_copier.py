@@ -288,6 +288,16 @@ async def test_an_id_whose_copy_was_rolled_back_is_used_up_and_what_it_left_goes
     assert world.stored == set()
 
 
+async def test_an_id_whose_deletion_an_earlier_life_began_is_used_up(world):
+    """What that one asked of the storage may be carried out after this one has ended it."""
+    deleting = metadata(state=S.DELETE_SEGMENT_STARTED)
+    world.log.fold[deleting.segment_id] = deleting  # as a snapshot has it
+    await world.copier.delete_segment(deleting.partition, deleting.segment_id)
+    assert world.log.fold == {}
+    with pytest.raises(IllegalTransition, match="under a new id"):
+        await world.copier.copy_segment(RECORD, world.files)
+
+
 async def test_an_id_that_anybody_deleted_is_used_up(world):
     await world.copier.copy_segment(RECORD, world.files)
     await world.log.put(metadata(state=S.DELETE_SEGMENT_STARTED))
@@ -779,7 +789,8 @@ async def test_a_check_that_finds_fault_fails_the_copy(world):
     assert caught.value.fields["position"] == 17
     assert world.state is None
     lax = world.new_copier(replace(OPTIONS, check_segments=False), Strict)
-    await lax.copy_segment(RECORD, world.files)
+    another = metadata(segment_id=SegmentId(bytes(15) + b"\x55"))
+    await lax.copy_segment(records.encode(another), world.files)
 
 
 async def test_a_long_log_that_is_found_at_fault_ends_its_upload(world, monkeypatch):

@@ -826,9 +826,9 @@ async def test_a_copier_that_was_killed_in_the_middle_leaves_no_upload_behind_a_
     assert aborted == [log]
     world.log.fold.clear()
     aborted.clear()
-    world.copier = world.new_copier()
-    await world.copier.copy_segment(RECORD, world.files)
-    await world.copier.delete_segment(PARTITION, ID)
+    another = metadata(segment_id=SegmentId(bytes(15) + b"\x55"))
+    await world.copier.copy_segment(records.encode(another), world.files)
+    await world.copier.delete_segment(PARTITION, another.segment_id)
     assert aborted == []
 
 
