@@ -17,8 +17,9 @@ LOOKS: Final = (
     "rlmm cleanup", "rlmm explain", "rlmm lookup", "rlmm partitions", "rlmm segments",
     "rlmm status", "rlmm storage verify", "rlmm tail", "kafka-topics.sh", "ls -l", "systemctl",
 )  # fmt: skip
-#: What somebody does who is sent there, is for `Person` to say.
-ELSEWHERE: Final = ("rlmm doctor",)
+#: It looks, too; what somebody does who is sent there for a log that is not there, `Person` says.
+DOCTOR: Final = "rlmm doctor"
+NOT_THERE: Final = ("log_missing", "log_foreign", "no_topic_id")
 
 
 class Asker(Person):
@@ -46,11 +47,11 @@ class Asker(Person):
                 self.daemon.life.loop.note(f"no explanation of {partition}: {error!r}")
                 continue
             for command in _commands(answer):
-                words = command.split()
-                if command.startswith(LOOKS):
+                words, is_doctor = command.split(), command == DOCTOR
+                if command.startswith(LOOKS) or (is_doctor and answer["cause"] not in NOT_THERE):
                     continue
                 known = any(words[1:][: len(n.split())] == n.split() for n in ORDERS)
-                assert known or command in ELSEWHERE, f"{command} is named, and nobody types it"
+                assert known or is_doctor, f"{command} is named, and nobody types it"
                 told = f"explained: {partition} {answer['cause']}: {command}"
                 self.daemon.life.loop.note(told)
                 self._judge(words[1:])
