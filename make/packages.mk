@@ -1,5 +1,5 @@
 # Packages
-.PHONY: packages image image-reconcile test-image test-packages test-newcomer soak-packages
+.PHONY: packages image image-reconcile test-image test-image-reconcile test-packages test-newcomer soak-packages
 
 NFPM := var/packages/tools/nfpm
 # The newest whose modules the proxy has all of.
@@ -34,6 +34,10 @@ image-reconcile: packages ## The same of the nightly job, with its JRE and Spark
 
 test-image: image ## The image run as a pod would run it (needs root, runc)
 	RLMM_TEST_IMAGE=$(CURDIR)/dist/images/rlmm-daemon $(BIN)/pytest -q $(PYTEST_ARGS) tests/image
+
+test-image-reconcile: ## The same, and a night in the other image; first: make image-reconcile, then make image
+	RLMM_TEST_IMAGE=$(CURDIR)/dist/images/rlmm-daemon RLMM_TEST_IMAGE_RECONCILE=$(CURDIR)/dist/images/rlmm-reconcile \
+	  $(BIN)/pytest -q $(PYTEST_ARGS) tests/image
 
 BARE := var/packages/bare
 

@@ -1,10 +1,12 @@
 """The image of `make image`, run by an OCI runtime as the manifests have a pod run it.
 
 Asked for by RLMM_TEST_IMAGE, the layout's directory (`make test-image`). Needs root, umoci, runc.
+With RLMM_TEST_IMAGE_RECONCILE that of the nightly job, too (`make test-image-reconcile`).
 """
 
 import json
 import os
+import shutil
 import stat
 import subprocess
 import tomllib
@@ -20,17 +22,35 @@ from tests.packages.root import until
 from tests.support.kubernetes import configuration, named
 
 LAYOUT = os.environ.get("RLMM_TEST_IMAGE", "")
+NIGHTLY_LAYOUT = os.environ.get("RLMM_TEST_IMAGE_RECONCILE", "")
 pytestmark = [
     pytest.mark.skipif(not LAYOUT, reason="needs an image: RLMM_TEST_IMAGE=DIRECTORY"),
     pytest.mark.timeout(300),
 ]
-SECONDS = 120
+SECONDS = 600
 #: SOURCE_DATE_EPOCH of the build.
 NEWEST = 1767225600
 POD = named("StatefulSet", "kafka")["spec"]["template"]["spec"]
 [DAEMON] = [each for each in POD["containers"] if each["name"] == "rlmm"]
 [BROKER] = [each for each in POD["containers"] if each["name"] == "kafka"]
 GROUP = POD["securityContext"]["fsGroup"]
+JOB = named("CronJob", "rlmm-reconcile")["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+[NIGHTLY] = JOB["containers"]
+#: Of one broker, with all that it has in one volume.
+SMALL = """
+[daemon]
+broker_id = 0
+cluster_id = "MkU3OEVBNTcwNTJENDM2Qk"
+log_dirs = ["/tmp"]
+state_dir = "/var/lib/rlmm/state"
+[event_log]
+kind = "embedded"
+single_broker = true
+partition_count = 3
+[storage]
+kind = "local"
+directory = "/var/lib/rlmm/remote"
+"""
 
 
 def run(*command: str | Path, code: int = 0) -> str:
@@ -75,6 +95,7 @@ class Container:
         process = self._image["process"] | {
             "terminal": False,
             "args": arguments,
+            "env": [*self._image["process"]["env"], *_environment(of)],
             "user": {
                 "uid": own["runAsUser"], "gid": own["runAsGroup"], "additionalGids": [GROUP]
             },
@@ -86,6 +107,12 @@ class Container:
             for each in self._image["mounts"]
             if each["destination"].startswith(("/proc", "/dev"))
         ]
+        hosts = self.home / "hosts"  # as the kubelet writes it: the JVM asks for its own name
+        hosts.write_text(f"127.0.0.1 localhost {self._image['hostname']}\n")
+        mounts.append({
+            "destination": "/etc/hosts", "source": str(hosts), "type": "none",
+            "options": ["rbind", "ro"],
+        })  # fmt: skip
         for each in of["volumeMounts"]:
             if each["name"] in volumes:
                 options = ["rbind", "ro" if each.get("readOnly") else "rw"]
@@ -134,6 +161,10 @@ def container(unpacked: Path, tmp_path: Path) -> Iterator[Container]:
     it = Container(unpacked, tmp_path)
     yield it
     it.delete()
+
+
+def _environment(of: dict[str, Any]) -> list[str]:
+    return [f"{each['name']}={each['value']}" for each in of.get("env", ()) if "value" in each]
 
 
 def configured(container: Container) -> dict[str, Path]:
@@ -229,3 +260,53 @@ def test_a_daemon_runs_in_it_serves_its_broker_and_nobody_else_and_drains(
     finally:
         container.delete()
         daemon.wait(timeout=60)
+
+
+@pytest.mark.skipif(not NIGHTLY_LAYOUT, reason="takes 757 MB: make test-image-reconcile")
+@pytest.mark.timeout(900)
+def test_a_night_runs_in_its_image_and_agrees_with_what_a_daemon_left(
+    unpacked: Path, tmp_path: Path
+):
+    """The daemon of one image makes log and storage, Spark of the other holds them together."""
+    (tmp_path / "day").mkdir()
+    daemons = Container(unpacked, tmp_path / "day")
+    volumes = {"rlmm": daemons.volume("rlmm"), "state": daemons.volume("state")}
+    configuration(volumes["rlmm"])
+    (volumes["rlmm"] / "rlmm.toml").write_text(SMALL)
+    (volumes["state"] / "remote").mkdir()
+    os.chown(volumes["state"] / "remote", DAEMON["securityContext"]["runAsUser"], GROUP)
+    volumes["socket"] = daemons.volume("socket")
+    daemons.prepare(DAEMON, ["/usr/bin/rlmm", *DAEMON["args"][:3]], volumes)
+    log = tmp_path / "log"
+    daemon = daemons.start(log)
+    try:
+        until(
+            lambda: daemon.poll() is not None or daemons.try_("rlmm", "status"),
+            "the daemon has its log",
+        )
+        assert daemon.poll() is None, log.read_text()
+        run("runc", "--root", daemons.home / "runc", "kill", daemons.name, "TERM")
+        assert daemon.wait(timeout=60) == 0, log.read_text()
+    finally:
+        daemons.delete()
+        daemon.wait(timeout=60)
+
+    bundle = tmp_path / "nightly"
+    run("umoci", "unpack", "--image", f"{NIGHTLY_LAYOUT}:{__version__}", bundle)
+    (tmp_path / "night").mkdir()
+    night = Container(bundle, tmp_path / "night")
+    try:
+        said = night.run(
+            *NIGHTLY["command"],
+            of=NIGHTLY,
+            volumes={
+                "rlmm": volumes["rlmm"],
+                "reports": volumes["state"],
+                "tmp": night.volume("tmp"),
+            },
+        )
+    finally:
+        night.delete()
+        shutil.rmtree(bundle)
+    assert "agree" in said
+    assert (volumes["state"] / "reconcile" / "latest" / "report.html").exists()

@@ -127,6 +127,17 @@ def test_the_nightly_jobs_configuration_is_one(tmp_path):
     assert mount(job, "/var/lib/rlmm/reconcile")["name"] == "reports"
 
 
+@pytest.mark.parametrize(("ended", "told"), [(0, 0), (1, 0), (4, 4), (5, 5)])
+def test_findings_are_an_answer_and_every_other_end_of_a_night_is_a_failure(tmp_path, ended, told):
+    (tmp_path / "rlmm").write_text(f"#!/bin/sh\nexit {ended}\n")
+    (tmp_path / "rlmm").chmod(0o755)
+    [job] = nightly()["containers"]
+    done = subprocess.run(
+        job["command"], env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, timeout=30, check=False
+    )
+    assert done.returncode == told
+
+
 def test_a_pods_daemon_is_its_brokers(config):
     assert config.daemon.broker_id == 2
     assert 'echo "node.id=$POD_INDEX"' in container("kafka")["command"][-1]
