@@ -90,6 +90,9 @@ class LogBatch(msgspec.Struct, frozen=True, kw_only=True):
     #: log folds to what it did before, if it is read from its start: a fold that had read less
     #: than this when they were dropped lacks what they said, and has to be made anew.
     dropped_to: int = 0
+    #: What this follower had read before was read before these were dropped: with what is left it
+    #: does not make the fold that it should, which has to be made anew from the log's start.
+    lacking: bool = False
 
 
 def ranges_without(begin: int, end: int, offsets: Iterable[int]) -> tuple[LogRange, ...]:
@@ -276,7 +279,7 @@ class Compactable(Protocol):
         lost segments, no fold. Offsets and epochs of what stays are as before. Goes on beside
         appends, in slices; may be cancelled, and a crash at any moment loses nothing.
 
-        Returns None if nothing was changed.
+        Returns None if nothing was changed; or not yet, by a log that does it when it suits.
 
         Raises:
             LogCorrupt: the partition is damaged.

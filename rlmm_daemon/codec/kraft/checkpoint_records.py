@@ -26,7 +26,7 @@ EPOCHS_MAX: Final = 4096
 _VERSION: Final = 0
 _HEAD: Final = struct.Struct(">hb")
 _INT32: Final = struct.Struct(">i")
-_COUNTS: Final = struct.Struct(">qq")
+_COUNTS: Final = struct.Struct(">qqq")
 _EPOCH: Final = struct.Struct(">iq")
 _SUBMITTER: Final = struct.Struct(f">I{NONCE_BYTES}sQ")
 _EVENT: Final = struct.Struct(">hbiq")
@@ -47,7 +47,9 @@ class PartitionAt(msgspec.Struct, frozen=True):
     #: The next offset.
     end: int
     #: Of the offsets before this one some events were dropped; 0: none was.
-    dropped_to: int
+    dropped_to: int = 0
+    #: So many.
+    dropped: int = 0
 
 
 class EpochsOf(msgspec.Struct, frozen=True):
@@ -106,8 +108,9 @@ def _packed(record: CheckpointRecord) -> Pair:
             return _key(_STARTS), struct.pack(f">{len(offsets)}q", *offsets)
         case Founded(partition_count=count):
             return _key(_FOUNDED), _INT32.pack(count)
-        case PartitionAt(partition=partition, end=end, dropped_to=dropped_to):
-            return _key(_PARTITION, partition), _COUNTS.pack(end, dropped_to)
+        case PartitionAt(partition=partition):
+            counts = _COUNTS.pack(record.end, record.dropped_to, record.dropped)
+            return _key(_PARTITION, partition), counts
         case EpochsOf(partition=partition, entries=entries):
             return _key(_EPOCHS, partition), b"".join(_EPOCH.pack(*each) for each in entries)
         case SubmitterAt(submitter=submitter):
@@ -163,8 +166,8 @@ def _counter(kind: int, number: bytes, value: bytes) -> Counter | Starts:
         return Founded(count)
     (which,) = _INT32.unpack(number)
     if kind == _PARTITION:
-        end, dropped_to = _COUNTS.unpack(value)
-        return PartitionAt(which, end, dropped_to)
+        end, dropped_to, dropped = _COUNTS.unpack(value)
+        return PartitionAt(which, end, dropped_to, dropped)
     if kind == _EPOCHS:
         return EpochsOf(which, tuple((epoch, at) for epoch, at in _EPOCH.iter_unpack(value)))
     if kind == _KNOWN:

@@ -5,7 +5,8 @@ a submitter's serial counts in its incarnation only, so that both are kept, and 
 of its newest records, by which a repeat is told from another one's record.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, NamedTuple
 
 from rlmm_daemon.codec.kraft.checkpoint_records import (
     EPOCHS_MAX,
@@ -23,16 +24,25 @@ from rlmm_daemon.core.quorum_log.fold import REMEMBERED, LogFold, Submitter
 from rlmm_daemon.domain.errors import LogCorrupt
 
 
-def counters(fold: LogFold, dropped_to: Sequence[int] | None = None) -> Iterator[Counter]:
-    """Yield what a checkpoint says of a fold; `dropped_to` by partition, if anything was dropped.
+class Dropped(NamedTuple):
+    """Events of a partition that compactions dropped: so many, of the offsets before `to`."""
+
+    to: int = 0
+    events: int = 0
+
+
+NOTHING: Final = Dropped()
+
+
+def counters(fold: LogFold, dropped: Mapping[int, Dropped]) -> Iterator[Counter]:
+    """Yield what a checkpoint says of a fold; `dropped` by partition, where anything was.
 
     A log that was not founded yet has none.
     """
     assert fold.partition_count is not None, "a log that was not founded holds no event"
-    dropped = dropped_to or [0] * fold.partition_count
     yield Founded(fold.partition_count)
     for partition, end in enumerate(fold.ends):
-        yield PartitionAt(partition, end, dropped[partition])
+        yield PartitionAt(partition, end, *dropped.get(partition, NOTHING))
         entries = fold.epochs[partition].entries
         for at in range(0, len(entries), EPOCHS_MAX):
             yield EpochsOf(partition, tuple(entries[at : at + EPOCHS_MAX]))
@@ -46,8 +56,8 @@ class Restored:
 
     def __init__(self) -> None:
         self.fold = LogFold()
-        #: By partition; 0 where no event was dropped.
-        self.dropped_to: list[int] = []
+        #: By partition, where anything was.
+        self.dropped: dict[int, Dropped] = {}
 
     def take(self, record: CheckpointRecord) -> None:
         """Take the next counter.
@@ -81,10 +91,11 @@ class Restored:
     def _partition(self, at: PartitionAt) -> None:
         fold = self.fold
         _require(at.partition == len(fold.ends) < (fold.partition_count or 0), "another partition")
-        _require(0 <= at.dropped_to <= at.end, "more was dropped than there was")
+        _require(0 <= at.dropped <= at.dropped_to <= at.end, "more was dropped than there was")
         fold.ends.append(at.end)
         fold.epochs.append(Epochs())
-        self.dropped_to.append(at.dropped_to)
+        if at.dropped:
+            self.dropped[at.partition] = Dropped(at.dropped_to, at.dropped)
 
     def _epochs(self, of: EpochsOf) -> None:
         fold = self.fold

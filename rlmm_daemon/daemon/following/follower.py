@@ -294,8 +294,8 @@ class Follower(FollowerState):
                 if self.restarting:
                     return
                 self.range = batch.range
-                if 0 < self.went_on_from < batch.dropped_to:
-                    # An older snapshot was put back, or the newer ones could not be read.
+                if batch.lacking or 0 < self.went_on_from < batch.dropped_to:
+                    # An older snapshot was read, or another daemon of a quorum has compacted.
                     self._take(Damaged("the log was compacted beyond what it had read"))
                     return
                 async with self.steady:

@@ -6,6 +6,7 @@ are read here, and of each batch of events the first record, which says where pa
 
 import struct
 from array import array
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -16,7 +17,7 @@ from rlmm_daemon.codec.batches import HEADER_BYTES
 from rlmm_daemon.codec.kraft import checkpoint_records, log_batches
 from rlmm_daemon.codec.kraft.checkpoint_records import Starts
 from rlmm_daemon.codec.primitives import read_varint
-from rlmm_daemon.core.quorum_log.checkpoint import Restored
+from rlmm_daemon.core.quorum_log.checkpoint import NOTHING, Dropped, Restored
 from rlmm_daemon.core.quorum_log.fold import LogFold
 from rlmm_daemon.core.raft.log_facts import LogPoint
 from rlmm_daemon.domain.errors import LogCorrupt, Malformed
@@ -37,6 +38,8 @@ class Checkpointed(msgspec.Struct, frozen=True, kw_only=True):
     size: int
     #: Of all that lies before it.
     fold: LogFold
+    #: By partition, where anything was.
+    dropped: Mapping[int, Dropped]
     chunks: list[Chunk]
 
 
@@ -67,9 +70,10 @@ async def load(read_piece: ReadPiece, point: LogPoint) -> Checkpointed:
                 found.append((position, length, first))
         position += length
     fold = restored.finish()
-    source = Source(point, restored.dropped_to)
+    dropped = restored.dropped
+    source = Source(point, [dropped.get(p, NOTHING).to for p in range(len(fold.ends))])
     chunks = _chunks(found, source, fold)
-    return Checkpointed(point=point, size=size, fold=fold, chunks=chunks)
+    return Checkpointed(point=point, size=size, fold=fold, dropped=dropped, chunks=chunks)
 
 
 async def _take_counters(

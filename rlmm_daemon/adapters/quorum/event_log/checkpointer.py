@@ -13,6 +13,7 @@ import msgspec
 import structlog
 
 from rlmm_daemon.adapters.quorum.event_log.chunks import Rows
+from rlmm_daemon.adapters.quorum.event_log.compacting import Allowed, Compaction
 from rlmm_daemon.adapters.quorum.event_log.folding import Captured, Folding
 from rlmm_daemon.adapters.quorum.event_log.options import QuorumLogOptions
 from rlmm_daemon.adapters.quorum.files.snapshot_writer import SnapshotWriter
@@ -45,6 +46,7 @@ class Checkpointer:
     def __init__(self, folding: Folding, options: QuorumLogOptions) -> None:
         self._folding = folding
         self._options = options
+        self.allowed = Allowed(options)
         self.counts = Counts()
         self._bell = asyncio.Event()
         folding.on_growth = self._look
@@ -102,17 +104,22 @@ class Checkpointer:
         return point
 
     async def _write(self, writer: SnapshotWriter, captured: Captured, node: Node) -> None:
-        for records in checkpoint.chunks(map(pack, captured.counters)):
+        compaction = Compaction(self.allowed.due(captured), captured, self.allowed.turn)
+        await compaction.learn(self._folding)
+        for records in checkpoint.chunks(map(pack, compaction.counters())):
             await writer.put(records)
             await asyncio.sleep(0)
         for chunk in captured.chunks:
-            if chunk.source is not None:
+            concerned = compaction.concerns(chunk)
+            if chunk.source is not None and not concerned:
                 size = chunk.end - chunk.base
                 _, data = await node.snapshots.read(chunk.source.point, chunk.base, size)
                 await writer.copy(data)
             else:
-                starts = [chunk.start(each) for each in range(len(self._folding.fold.ends))]
-                async for records in _slices(starts, await self._folding.rows(chunk)):
+                starts = [chunk.start(each) for each in range(len(captured.ends))]
+                rows = await self._folding.rows(chunk)
+                left = compaction.left(rows) if concerned else rows
+                async for records in _slices(starts, left):
                     await writer.put(records)
 
     async def _move_start(self, node: Node) -> None:

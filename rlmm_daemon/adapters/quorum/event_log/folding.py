@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final
 
@@ -15,7 +15,7 @@ from rlmm_daemon.adapters.quorum.node import Node
 from rlmm_daemon.codec import batches
 from rlmm_daemon.codec.kraft.checkpoint_records import Counter
 from rlmm_daemon.codec.kraft.record_key import RecordKey, read_key
-from rlmm_daemon.core.quorum_log.checkpoint import counters
+from rlmm_daemon.core.quorum_log.checkpoint import Dropped, counters
 from rlmm_daemon.core.quorum_log.fold import Accepted, LogFold, Outcome
 from rlmm_daemon.core.raft.log_facts import LogPoint
 from rlmm_daemon.domain.errors import LogCorrupt, RlmmError, SnapshotGone, StorageUnavailable
@@ -33,6 +33,9 @@ class Captured(msgspec.Struct, frozen=True, kw_only=True):
     end: int
     timestamp_ms: int
     counters: list[Counter]
+    ends: list[int]
+    #: What compactions dropped before, by partition.
+    dropped: Mapping[int, Dropped]
     #: What stands before that.
     chunks: list[Chunk]
     #: Bytes of records since the newest checkpoint.
@@ -57,6 +60,8 @@ class Folding:
         self.applied = 0
         #: Bytes of records behind the newest checkpoint, and of that one.
         self.bytes_since = self.checkpoint_bytes = 0
+        #: What compactions dropped of it, by partition.
+        self.dropped: Mapping[int, Dropped] = {}
         #: Called when more was folded.
         self.on_growth: Callable[[], None] = lambda: None
         #: Where the checkpoint ends that events are read from.
@@ -203,7 +208,9 @@ class Folding:
         return Captured(
             end=self.applied,
             timestamp_ms=self._timestamp_ms,
-            counters=list(counters(self.fold)),
+            counters=list(counters(self.fold, self.dropped)),
+            ends=list(self.fold.ends),
+            dropped=self.dropped,
             chunks=list(self._chunks.closed(self.applied, self.fold.ends)),
             bytes=self.bytes_since,
         )
@@ -227,7 +234,7 @@ class Folding:
         jumps = self.applied < point.end
         self._require_goes_on(loaded, jumps=jumps)
         self._chunks.stand_on(point, loaded.chunks, ends, applied=self.applied)
-        self.checkpoint_bytes = loaded.size
+        self.checkpoint_bytes, self.dropped = loaded.size, loaded.dropped
         self.bytes_since -= captured.bytes if captured is not None else self.bytes_since
         if jumps:
             self.fold, self.applied = loaded.fold, point.end

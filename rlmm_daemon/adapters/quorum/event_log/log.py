@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Map
 from contextlib import suppress
 from typing import Any
 
+import msgspec
 import structlog
 
 from rlmm_daemon.adapters.quorum.event_log.checkpointer import Checkpointer
@@ -37,6 +38,7 @@ from rlmm_daemon.ports.clock import Clock
 from rlmm_daemon.ports.disk import Disk
 from rlmm_daemon.ports.event_log import (
     NO_EPOCH,
+    Compacted,
     EpochEnd,
     LogBatch,
     LogForeign,
@@ -44,13 +46,17 @@ from rlmm_daemon.ports.event_log import (
     LogMissing,
     LogRange,
     LogTruncated,
+    Steady,
     Told,
+    Turn,
     appended,
     diverged,
 )
 
 _log = structlog.get_logger(__name__)
 _PLAIN = Plain()
+#: Of a compaction: it is not known.
+NO_FORM = -1
 
 
 class QuorumLog:
@@ -209,10 +215,15 @@ class QuorumLog:
         epoch = epoch if from_offset > 0 else NO_EPOCH
         await self._compare(partition, from_offset, epoch)
         position, due = from_offset, True
+        #: What had been dropped when this follower began, if it began at the start.
+        form = NO_FORM if from_offset > 0 else None
         while True:
             self._require(partition)
             if position < self.folding.range(partition).end:
                 batch = await self.folding.batch(partition, position)
+                form = batch.dropped_to if form is None else form
+                if batch.dropped_to not in (0, form):
+                    batch = msgspec.structs.replace(batch, lacking=True)
                 position, epoch, due = batch.next_offset, batch.leader_epoch, False
                 yield batch
             elif due and self._replica.hears:
@@ -226,6 +237,20 @@ class QuorumLog:
             else:
                 beat = self._options.heartbeat_seconds
                 due = not await self.folding.growth(partition, timeout_seconds=beat)
+
+    async def compact(
+        self, partition: MetadataPartition, upto: int, *, turn: Turn, steady: Steady
+    ) -> Compacted | None:
+        """Let the next checkpoint that is due drop what is not needed of the events before `upto`.
+
+        Nothing has to be steady: whoever reads the partition anew also finds the last event of
+        each segment that is gone, and misses none.
+        """
+        del steady
+        self._require(partition)
+        self.checkpointer.allowed.turn = turn
+        self.checkpointer.allowed.allow(partition, upto)
+        return None
 
     async def close(self) -> None:
         """Finish what was taken, for a few seconds; have another lead; give the files back."""

@@ -47,5 +47,11 @@ class QuorumLogOptions(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_bytes_min: int = 20 * MIB
     #: and more than so many times the last one's size.
     checkpoint_factor: float = 1.0
+    #: A partition is compacted once so many of its events may be looked through anew,
+    compact_events_min: int = 10_000
+    #: and so many times as many as the last time left.
+    compact_factor: float = 0.5
+    #: Of all partitions that one checkpoint compacts, if they are several.
+    compact_events_max: int = 200_000
     #: How long after one that failed the next is made.
     checkpoint_again_seconds: float = 60.0

@@ -26,7 +26,7 @@ INT64 = st.integers(-(2**63), 2**63 - 1)
 VALUES = st.none() | st.binary(max_size=40)
 RECORDS = st.one_of(
     st.builds(Founded, st.integers(1, 10_000)),
-    st.builds(PartitionAt, INT32, INT64, INT64),
+    st.builds(PartitionAt, INT32, INT64, INT64, INT64),
     st.builds(EpochsOf, INT32, st.lists(st.tuples(INT32, INT64), max_size=5).map(tuple)),
     st.builds(
         SubmitterAt,

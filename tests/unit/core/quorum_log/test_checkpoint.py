@@ -23,7 +23,7 @@ from tests.unit.core.quorum_log.test_fold import FOUNDED, SOUP, Entry, folded, g
 
 def begun_anew(fold: LogFold) -> LogFold:
     """Return the fold that another replica has of this one's checkpoint."""
-    packed = [checkpoint_records.pack(each) for each in counters(fold)]
+    packed = [checkpoint_records.pack(each) for each in counters(fold, {})]
     return restored(checkpoint_records.read(*each) for each in packed).fold
 
 
@@ -75,9 +75,10 @@ KNOWN = SubmitterAt(1, 1, bytes(16), 1, (bytes(16),))
         HEAD[:2],
         [HEAD[0], HEAD[2], HEAD[1]],
         [*HEAD, PartitionAt(2, 0, 0)],
-        [HEAD[0], PartitionAt(0, 5, 6), HEAD[2]],
+        [HEAD[0], PartitionAt(0, 5, 6, 1), HEAD[2]],
+        [HEAD[0], PartitionAt(0, 5, 3, 4), HEAD[2]],
         [HEAD[0], PartitionAt(0, -1, 0), HEAD[2]],
-        [HEAD[0], PartitionAt(0, 5, -1), HEAD[2]],
+        [HEAD[0], PartitionAt(0, 5, -1, -1), HEAD[2]],
         [*HEAD[:2], EpochsOf(1, ((1, 0),)), HEAD[2]],
         [*HEAD[:2], EpochsOf(0, ((1, 5),)), HEAD[2]],
         [*HEAD[:2], EpochsOf(0, ((1, 0), (1, 1))), HEAD[2]],

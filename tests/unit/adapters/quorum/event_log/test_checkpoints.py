@@ -332,7 +332,7 @@ async def no_log(_begin: int, _end: int) -> bytes:
 
 
 async def test_gaps_of_a_compacted_checkpoint_are_passed_over() -> None:
-    dropped: list[object] = [Founded(2), PartitionAt(0, 9, 8), PartitionAt(1, 0, 0)]
+    dropped: list[object] = [Founded(2), PartitionAt(0, 9, 8, 5), PartitionAt(1, 0, 0)]
     batches = (dropped, events(1, 2), events(5, starts=(4, 0)), events(8, starts=(7, 0)))
     assert [offset for offset, _ in await rows_of(*batches)] == [1, 2, 5, 8]
 

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from rlmm_daemon.codec import records
 from rlmm_daemon.core.fold.fold import Fold
-from rlmm_daemon.core.quorum_log import compaction
-from rlmm_daemon.core.quorum_log.compaction import Kept
+from rlmm_daemon.core.snapshots import kept as module
+from rlmm_daemon.core.snapshots.kept import Kept
 from rlmm_daemon.daemon.following.history import History, _Known, finished
 from rlmm_daemon.domain.ids import MetadataPartition
 from tests.unit.core.snapshots.test_compaction import STEPS, folded, life, rows_of, same_from_here
@@ -88,7 +88,7 @@ def test_whoever_knew_less_before_misses_nothing_and_sees_nothing_rise(steps, go
 
 def test_without_the_last_events_whoever_knew_less_takes_the_gone_for_lost(monkeypatch):
     """What the test above is for: it is red where they go."""
-    monkeypatch.setattr(compaction, "ended_by", lambda _outcome: False)
+    monkeypatch.setattr(module, "ended_by", lambda _outcome: False)
     rows = rows_of([*life(1, 0, 9), *life(2, 10, 19, upto=FINISHED)])
     dropped = folded(rows[:2], 4)
     assert seen_by(dropped, 4, rows) == ([], [])

@@ -1,6 +1,6 @@
 """Events of one metadata partition that a checkpoint of a quorum's log keeps.
 
-What folds to the same is decided as for the embedded log (`core.snapshots.compaction`). But a
+What folds to the same is decided as for the embedded log (`compaction`). But a
 checkpoint may be given to a daemon whose snapshot, list of lost segments or presence file is older:
 it knows segments as finished that were deleted since, and would take them for lost, or bring them
 back. So the last event of each segment that is gone stays: its id, at its offset.
