@@ -12,6 +12,10 @@ from rlmm_daemon.adapters.quorum.files.identity import format_replica
 from rlmm_daemon.adapters.quorum.files.replica_files import ReplicaFiles
 from rlmm_daemon.codec import batches
 from rlmm_daemon.codec.kraft import checkpoint, log_batches, small_files
+from rlmm_daemon.codec.kraft.checkpoint_records import Event, Starts, pack
+from rlmm_daemon.codec.kraft.record_key import FOUNDING, GRANT, RecordKey, pack_count
+from rlmm_daemon.core.quorum_log.checkpoint import counters
+from rlmm_daemon.core.quorum_log.fold import LogFold
 from rlmm_daemon.core.raft.inputs import SavedState
 from rlmm_daemon.core.raft.log_facts import BEGINNING, Batch, LogPoint
 from rlmm_daemon.core.raft.turn import LeaderChange
@@ -111,6 +115,29 @@ async def test_kafkas_dump_reads_our_snapshot_and_our_bootstraps_checkpoint(ours
     first = dumped(ours / checkpoint.name(BEGINNING), "--cluster-metadata-decoder")
     assert 'KRaftVersion {"version":0,"kRaftVersion":1}' in first
     assert '"voterId":3' in first
+
+
+def test_kafkas_dump_reads_a_checkpoint_of_our_event_log(tmp_path: Path) -> None:
+    """Its counters, which are no events, and the events behind them."""
+    fold = LogFold()
+    fold.apply(3, RecordKey(FOUNDING, 1, 0, 0), pack_count(2))
+    fold.apply(3, RecordKey(GRANT, 1, 1, 0), bytes(16))
+    rows = [events.started(1, 0, 9), events.updated(1), None]
+    for serial, value in enumerate(rows, 1):
+        fold.apply(3, RecordKey(0, 1, 1, serial), value)
+    point = LogPoint(3, 9)
+    builder = checkpoint.Builder(point, timestamp_ms=NOW_MS)
+    data = builder.begin(VotersAt(-1, VOTERS, 1), last_timestamp_ms=NOW_MS)
+    data += builder.data([pack(each) for each in counters(fold, {})])
+    kept = [Event(0, offset, value) for offset, value in enumerate(rows)]
+    data += builder.data([pack(Starts((0, 0))), *map(pack, kept)])
+    file = tmp_path / checkpoint.name(point)
+    file.write_bytes(data + builder.end())
+    said = dumped(file, "--remote-log-metadata-decoder")
+    assert said.count("isvalid: true") == said.count("baseOffset: ") == 4
+    assert "RemoteLogSegmentMetadata{" in said
+    assert "RemoteLogSegmentMetadataUpdate{" in said
+    assert 'SnapshotFooter {"version":0}' in said
 
 
 def test_kafkas_tool_takes_our_identity_for_a_formatted_directory(ours: Path) -> None:
