@@ -20,6 +20,7 @@ from rlmm_daemon.core.raft.inputs import (
     Save,
     SavedState,
     Send,
+    StorePiece,
     Synced,
     Tick,
     Truncate,
@@ -29,16 +30,20 @@ from rlmm_daemon.core.raft.inputs import (
 from rlmm_daemon.core.raft.log_facts import Batch, LogFacts, LogPoint
 from rlmm_daemon.core.raft.messages import (
     AddVoterRequest,
+    BeginEpochRequest,
     Code,
     EndEpochRequest,
     FetchAnswer,
     FetchRequest,
+    FetchSnapshotAnswer,
+    FetchSnapshotRequest,
     UpdateVoterRequest,
     VoteAnswer,
     VoteRequest,
 )
 from rlmm_daemon.core.raft.roles import (
     Candidate,
+    Download,
     Follower,
     Leader,
     Progress,
@@ -117,6 +122,26 @@ def test_an_answer_to_an_earlier_role_is_not_taken():
     )
     one, said = after(replace(one, role=follower()), Answered(sent.serial, records))
     assert of_kind(said, Write) == []
+
+
+def test_a_snapshots_download_belongs_to_one_leader_epoch():
+    """Two leaders' files of one name need not be equal byte by byte: it begins anew."""
+    point = LogPoint(1, 90)
+    one, said = after(replica(follower(download=Download(point, 10, 30))), Tick())
+    [sent] = of_kind(said, Send)
+    assert isinstance(sent.request, FetchSnapshotRequest)
+    assert sent.request.position == 10
+    begun = BeginEpochRequest(epoch=2, leader=KEYS[3])
+    one, said = after(one, asked(begun, by=3))
+    assert isinstance(one.role, Follower)
+    assert (one.role.epoch, one.role.download) == (2, None)
+    late = FetchSnapshotAnswer(
+        error=Code.NONE, epoch=1, leader=2, snapshot=point, size=30, position=10, piece=bytes(20)
+    )
+    one, more = after(one, Answered(sent.serial, late))
+    assert not of_kind(more, StorePiece)
+    [following] = of_kind([*said, *more], Send)[-1:]
+    assert isinstance(following.request, FetchRequest)
 
 
 def test_one_that_still_hears_the_leader_does_not_end_the_round_of_others():
