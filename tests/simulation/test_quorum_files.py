@@ -165,7 +165,7 @@ async def epochs_are_said_late(self: ReplicaFiles) -> None:
         pytest.param(Segments, "_sync_newest", sync_again, 690, id="failed_sync_is_tried_again"),
         pytest.param(Segments, "_roll", roll_unsynced, 0, id="roll_without_sync"),
         pytest.param(Snapshots, "keep", log_goes_first(Snapshots.keep), 0, id="log_gone_first"),
-        pytest.param(ReplicaFiles, "_alone", looked_early, 380, id="cut_after_failed_sync"),
+        pytest.param(ReplicaFiles, "_alone", looked_early, 1230, id="cut_after_failed_sync"),
         pytest.param(Segments, "read", read_once, 0, id="read_through_a_cut"),
         pytest.param(ReplicaFiles, "_move_point", point_never_falls, 0, id="point_behind_a_cut"),
         pytest.param(ReplicaFiles, "_say_epochs", epochs_are_said_late, 0, id="epochs_not_said"),

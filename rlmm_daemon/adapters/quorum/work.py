@@ -29,7 +29,8 @@ class Work:
             try:
                 found = await work()
             except InvalidArgument as error:  # it was refused before anything was changed
-                result.set_exception(error)
+                if not result.done():
+                    result.set_exception(error)
             except BaseException:
                 result.cancel()
                 raise

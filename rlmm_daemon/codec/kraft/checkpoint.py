@@ -20,7 +20,7 @@ from rlmm_daemon.codec.kraft.control import (
     SnapshotFooter,
     SnapshotHeader,
 )
-from rlmm_daemon.core.raft.log_facts import BEGINNING, LogPoint
+from rlmm_daemon.core.raft.log_facts import BEGINNING, Batch, LogPoint
 from rlmm_daemon.core.raft.voters import VotersAt, VoterSet
 from rlmm_daemon.domain.errors import LogCorrupt
 
@@ -145,28 +145,63 @@ def bootstrap(voters: VoterSet, *, timestamp_ms: int) -> bytes:
     return b"".join(build(BEGINNING, first, (), **times))
 
 
+class Reading:
+    """A snapshot that is read piece by piece, so that one of any size takes little memory."""
+
+    def __init__(self, point: LogPoint) -> None:
+        self._point = point
+        self._rest = b""
+        #: Of its bytes, and of its records, so many were read.
+        self._at = self._offset = 0
+        self._said: list[Control] = []
+
+    def take(self, piece: bytes) -> None:
+        """Read on.
+
+        Raises:
+            LogCorrupt: it is damaged, or not the one of this name.
+        """
+        self._rest += piece
+        taken = 0
+        for batch in log_batches.walk(self._rest):
+            self._take(batch, self._at + taken)
+            assert isinstance(batch.payload, bytes), "that is what walking yields"
+            taken += len(batch.payload)
+        self._at += taken
+        self._rest = self._rest[taken:]
+
+    def end(self) -> Checkpoint:
+        """Return what it says of itself.
+
+        Raises:
+            LogCorrupt: it is cut short.
+        """
+        if self._rest or not _has_footer(self._said):
+            raise LogCorrupt(f"the snapshot is cut short at byte {self._at}", position=self._at)
+        return _summary(self._said)
+
+    def _take(self, batch: Batch, at: int) -> None:
+        if (batch.base, batch.epoch) != (self._offset, self._point.epoch):
+            reason = f"offset {batch.base} of epoch {batch.epoch} at offset {self._offset}"
+            raise LogCorrupt(f"{reason} (batch at byte {at})", position=at)
+        if _has_footer(self._said):
+            raise LogCorrupt(f"a batch behind the footer (batch at byte {at})", position=at)
+        assert isinstance(batch.payload, bytes), "that is what walking yields"
+        self._said += _said(batch.payload)
+        if not self._said:
+            raise LogCorrupt("a snapshot begins with its header", position=0)
+        self._offset = batch.end
+
+
 def read(data: bytes, point: LogPoint) -> Checkpoint:
     """Return what a snapshot says of itself, after every batch of it was checked.
 
     Raises:
         LogCorrupt: it is cut short, damaged, or not the one of this name.
     """
-    at = offset = 0
-    said: list[Control] = []
-    for batch in log_batches.walk(data):
-        if (batch.base, batch.epoch) != (offset, point.epoch):
-            reason = f"offset {batch.base} of epoch {batch.epoch} at offset {offset}"
-            raise LogCorrupt(f"{reason} (batch at byte {at})", position=at)
-        if _has_footer(said):
-            raise LogCorrupt(f"a batch behind the footer (batch at byte {at})", position=at)
-        assert isinstance(batch.payload, bytes), "that is what walking yields"
-        said += _said(batch.payload)
-        if not said:
-            raise LogCorrupt("a snapshot begins with its header", position=0)
-        at, offset = at + len(batch.payload), batch.end
-    if at < len(data) or not _has_footer(said):
-        raise LogCorrupt(f"the snapshot is cut short at byte {at}", position=at)
-    return _summary(said)
+    reading = Reading(point)
+    reading.take(data)
+    return reading.end()
 
 
 def records(data: bytes) -> Iterator[tuple[bytes | None, bytes | None]]:

@@ -4,6 +4,9 @@ One gets its name once all of it is on the disk. A fetched one that takes the lo
 first, so that a start after a crash goes on with it.
 """
 
+from functools import partial
+from typing import Final
+
 from rlmm_daemon.adapters.quorum.files.layout import (
     INSTALLING_SUFFIX,
     Layout,
@@ -19,6 +22,9 @@ from rlmm_daemon.core.raft.voters import VotersAt
 from rlmm_daemon.domain.errors import ChecksumMismatch, InvalidArgument, LogCorrupt, SnapshotGone
 from rlmm_daemon.ports import disk_writes
 from rlmm_daemon.ports.disk import Disk, DiskFile
+
+#: Of a snapshot that is checked, so much is in memory.
+_PIECE_BYTES: Final = 1024 * 1024
 
 
 class Snapshots:
@@ -165,5 +171,12 @@ async def _clear(disk: Disk, layout: Layout, *, but: str) -> None:
 
 
 async def _read(disk: Disk, path: str, point: LogPoint) -> Checkpoint:
-    data = await disk.read(path)
-    return await disk.compute(lambda: checkpoint.read(data, point))
+    reading, position = checkpoint.Reading(point), 0
+    file = await disk.open(path)
+    try:
+        while piece := await file.pread(position, _PIECE_BYTES):
+            await disk.compute(partial(reading.take, piece))
+            position += len(piece)
+    finally:
+        await file.close()
+    return reading.end()

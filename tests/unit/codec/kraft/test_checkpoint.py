@@ -106,6 +106,20 @@ def test_what_is_no_whole_snapshot_is_refused(data, reason):
         checkpoint.read(data, POINT)
 
 
+@given(st.lists(st.integers(1, 300), min_size=1, max_size=30))
+def test_it_is_read_in_any_pieces(sizes):
+    data = built([(None, bytes(100))] * 3)
+    reading, at = checkpoint.Reading(POINT), 0
+    for size in sizes:
+        reading.take(data[at : at + size])
+        at += size
+    if at < len(data):
+        with pytest.raises(LogCorrupt, match="cut short"):
+            reading.end()
+    else:
+        assert reading.end() == checkpoint.read(data, POINT)
+
+
 def test_another_snapshots_name_is_refused():
     with pytest.raises(LogCorrupt, match="epoch 3"):
         checkpoint.read(built(), LogPoint(epoch=4, end=120))
