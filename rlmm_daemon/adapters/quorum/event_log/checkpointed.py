@@ -33,7 +33,7 @@ _CONTROL: Final = 0x20
 class Checkpointed(msgspec.Struct, frozen=True, kw_only=True):
     """What there is to go on from."""
 
-    point: LogPoint
+    source: Source
     #: Of its file.
     size: int
     #: Of all that lies before it.
@@ -73,7 +73,7 @@ async def load(read_piece: ReadPiece, point: LogPoint) -> Checkpointed:
     dropped = restored.dropped
     source = Source(point, [dropped.get(p, NOTHING).to for p in range(len(fold.ends))])
     chunks = _chunks(found, source, fold)
-    return Checkpointed(point=point, size=size, fold=fold, dropped=dropped, chunks=chunks)
+    return Checkpointed(source=source, size=size, fold=fold, dropped=dropped, chunks=chunks)
 
 
 async def _take_counters(

@@ -85,6 +85,8 @@ class Chunks:
         self._chunk_bytes = chunk_bytes
         self._cache_bytes = cache_bytes
         self._chunks = [Chunk(0, (), 0)]
+        #: Of the checkpoint that they stand on.
+        self._dropped_to: Sequence[int] = ()
         #: Those whose rows are kept, but the newest; the one that was used last is the last.
         self._kept: OrderedDict[Chunk, None] = OrderedDict()
         self._kept_bytes = 0
@@ -117,12 +119,13 @@ class Chunks:
         return self._chunks[:-1]
 
     def stand_on(
-        self, point: LogPoint, chunks: Sequence[Chunk], ends: Sequence[int], *, applied: int
+        self, source: Source, chunks: Sequence[Chunk], ends: Sequence[int], *, applied: int
     ) -> None:
         """Have a checkpoint's chunks take the place of all that lies before its end.
 
         `ends` are the partitions' there; what lies before `applied` was taken.
         """
+        point, self._dropped_to = source.point, source.dropped_to
         *closed, newest = self._chunks
         left = [each for each in closed if each.source is None and each.end > point.end]
         left.append(newest if applied > point.end else Chunk(point.end, (), point.end))
@@ -149,6 +152,8 @@ class Chunks:
         """
         while True:
             at = bisect_right(self._chunks, offset, key=lambda each: each.start(partition)) - 1
+            if at < 0:  # all that stood there was dropped
+                return Stretch((), self._chunks[0].start(partition), self._dropped_to[partition])
             chunk, newest = self._chunks[at], at == len(self._chunks) - 1
             behind = offset if newest else self._chunks[at + 1].start(partition)
             try:

@@ -233,7 +233,7 @@ class Folding:
         ends = loaded.fold.ends
         jumps = self.applied < point.end
         self._require_goes_on(loaded, jumps=jumps)
-        self._chunks.stand_on(point, loaded.chunks, ends, applied=self.applied)
+        self._chunks.stand_on(loaded.source, loaded.chunks, ends, applied=self.applied)
         self.checkpoint_bytes, self.dropped = loaded.size, loaded.dropped
         self.bytes_since -= captured.bytes if captured is not None else self.bytes_since
         if jumps:
@@ -245,7 +245,9 @@ class Folding:
         old, new = (self.fold, loaded.fold) if jumps else (loaded.fold, self.fold)
         same = old.partition_count in (None, new.partition_count)
         if not same or any(a > b for a, b in zip(old.ends, new.ends, strict=False)):
-            raise LogCorrupt(f"the checkpoint {loaded.point} is none of what was read before")
+            raise LogCorrupt(
+                f"the checkpoint {loaded.source.point} is none of what was read before"
+            )
 
     # The task.
 

@@ -316,7 +316,7 @@ async def rows_of(*batches: list[object]) -> list[tuple[int, bytes | None]]:
     read_piece, _ = reader(*batches)
     loaded = await checkpointed.load(read_piece, POINT)
     chunks = Chunks(no_log, read_piece, chunk_bytes=1, cache_bytes=1)
-    chunks.stand_on(POINT, loaded.chunks, loaded.fold.ends, applied=0)
+    chunks.stand_on(loaded.source, loaded.chunks, loaded.fold.ends, applied=0)
     found: list[tuple[int, bytes | None]] = []
     at = 0
     while at < loaded.fold.ends[0]:
@@ -335,6 +335,12 @@ async def test_gaps_of_a_compacted_checkpoint_are_passed_over() -> None:
     dropped: list[object] = [Founded(2), PartitionAt(0, 9, 8, 5), PartitionAt(1, 0, 0)]
     batches = (dropped, events(1, 2), events(5, starts=(4, 0)), events(8, starts=(7, 0)))
     assert [offset for offset, _ in await rows_of(*batches)] == [1, 2, 5, 8]
+    for later in (events(5, 8, starts=(4, 0)), events(8, starts=(8, 0))):
+        assert await rows_of(dropped, later) == [
+            (each.offset, each.value) for each in later if isinstance(each, Event)
+        ]
+    all_gone: list[object] = [Founded(2), PartitionAt(0, 9, 9, 9), PartitionAt(1, 0, 0)]
+    assert await rows_of(all_gone) == []
 
 
 @pytest.mark.parametrize(
