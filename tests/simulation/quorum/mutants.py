@@ -388,7 +388,7 @@ SUBMITTING: Final[Sequence[Mutant]] = (
 """,
         new="""        if key.serial > submitter.serial + 1:
 """,
-        seeds=1,
+        seeds=2,
         scenario="submitting",
     ),
     Mutant(
@@ -402,7 +402,8 @@ SUBMITTING: Final[Sequence[Mutant]] = (
         new="""        if key.incarnation < known.incarnation:
             return Passed.FENCED
 """,
-        seeds=4,
+        seeds=9,
+        first=20,
         scenario="submitting",
     ),
     Mutant(
@@ -444,7 +445,7 @@ SUBMITTING: Final[Sequence[Mutant]] = (
                 self._doubt()
 """,
         new="",
-        seeds=9,
+        seeds=3,
         first=250,
         scenario="submitting",
     ),
@@ -459,7 +460,7 @@ CHECKPOINTS: Final[Sequence[Mutant]] = (
         module=_CHECKPOINT,
         old="Submitter(at.incarnation, at.nonce,",
         new="Submitter(1, at.nonce,",
-        seeds=2,
+        seeds=1,
         scenario="submitting",
     ),
     Mutant(
@@ -472,7 +473,7 @@ CHECKPOINTS: Final[Sequence[Mutant]] = (
             await self._move_start(node)
             await writer.end()
 """,
-        seeds=2,
+        seeds=6,
         scenario="submitting",
     ),
     Mutant(
@@ -482,7 +483,7 @@ CHECKPOINTS: Final[Sequence[Mutant]] = (
         new="""            self.fold, self.applied = loaded.fold, point.end
             self.fold.ends = [end - loaded.chunks[-1].start(p) for p, end in enumerate(ends)]
 """,
-        seeds=2,
+        seeds=1,
         scenario="submitting",
     ),
     Mutant(
@@ -498,8 +499,24 @@ CHECKPOINTS: Final[Sequence[Mutant]] = (
         module=_SUBMITTER,
         old="        for serial in lost:\n",
         new="        lost.clear()\n        for serial in lost:\n",
-        seeds=6,
-        first=170,
+        seeds=9,
+        first=20,
+        scenario="submitting",
+    ),
+    Mutant(
+        name="compacts_what_was_not_allowed",
+        module="rlmm_daemon.adapters.quorum.event_log.compacting",
+        old="if each[0] >= upto or each[0] in kept",
+        new="if each[0] in kept",
+        seeds=5,
+        scenario="submitting",
+    ),
+    Mutant(
+        name="first_events_are_the_newest",
+        module="rlmm_daemon.adapters.quorum.event_log.chunks",
+        old="            if at < 0:  #",
+        new="            if at < -1:  #",
+        seeds=13,
         scenario="submitting",
     ),
     Mutant(
@@ -510,7 +527,7 @@ CHECKPOINTS: Final[Sequence[Mutant]] = (
         return self._chunks[:-1]
 """,
         new="        return self._chunks[:-1]\n",
-        seeds=2,
+        seeds=1,
         scenario="submitting",
     ),
 )

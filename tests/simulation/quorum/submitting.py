@@ -12,7 +12,8 @@ import asyncio
 import random
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
+from uuid import UUID, uuid5
 
 import msgspec
 
@@ -20,10 +21,23 @@ from rlmm_daemon.adapters.quorum.event_log.checkpointer import Checkpointer
 from rlmm_daemon.adapters.quorum.event_log.folding import Folding
 from rlmm_daemon.adapters.quorum.event_log.options import QuorumLogOptions
 from rlmm_daemon.adapters.quorum.event_log.submitter import Submitter
+from rlmm_daemon.codec import records
 from rlmm_daemon.codec.kraft.record_key import FOUNDING, RecordKey, pack_count, pack_key, read_key
+from rlmm_daemon.core.fold.fold import Fold
+from rlmm_daemon.core.partitioner import metadata_partition
+from rlmm_daemon.core.quorum_log.checkpoint import NOTHING
 from rlmm_daemon.core.quorum_log.fold import Accepted, LogFold
 from rlmm_daemon.domain.errors import OutcomeUnknown, RlmmError, StorageUnavailable
-from rlmm_daemon.domain.ids import MetadataPartition
+from rlmm_daemon.domain.ids import (
+    BrokerId,
+    LeaderEpoch,
+    MetadataPartition,
+    Offset,
+    SegmentId,
+    TopicId,
+    TopicIdPartition,
+)
+from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
 from tests.simulation.clock import SimClock
 from tests.simulation.loop import Order, SimLoop, SimulationEnd, ended
 from tests.simulation.quorum.shape import Outcome as SeedOutcome
@@ -33,6 +47,18 @@ PARTITIONS: Final = 2
 OPTIONS: Final = QuorumLogOptions(
     delivery_timeout_seconds=2.0, retry_seconds=0.05, batch_bytes_max=64, reach_seconds=1.0
 )
+#: A user partition of each metadata partition.
+TPS: Final[dict[int, TopicIdPartition]] = {
+    metadata_partition(tp.topic_id, tp.partition, PARTITIONS): tp
+    for tp in (TopicIdPartition(TopicId(bytes(range(16))), "t", n) for n in range(9))
+}
+STATES: Final = (
+    SegmentState.COPY_SEGMENT_STARTED,
+    SegmentState.COPY_SEGMENT_FINISHED,
+    SegmentState.DELETE_SEGMENT_STARTED,
+    SegmentState.DELETE_SEGMENT_FINISHED,
+)
+Rows: TypeAlias = list[tuple[int, bytes | None]]
 #: A new record is acknowledged by then, once nothing fails any more.
 _HEALED_SECONDS: Final = 30.0
 
@@ -55,12 +81,16 @@ class Shape:
         self.checkpoint_bytes = rng.choice([1, 400, 2_000, 1 << 40])
         #: Another daemon's checkpoint takes the place of the log, where it is ahead.
         self.installed = rng.choice([0.0, 0.05, 0.5, 1.0])
+        #: After a record, that a partition may be compacted, up to anywhere.
+        self.compacted = rng.choice([0.0, 0.3])
         self.options = msgspec.structs.replace(
             OPTIONS,
             checkpoint_bytes_min=self.checkpoint_bytes,
             checkpoint_factor=rng.choice([0.0, 1.0]),
             chunk_bytes=rng.choice([1, 500]),
             cache_bytes=rng.choice([1, 2_000]),
+            compact_events_min=rng.choice([1, 10]),
+            compact_factor=rng.choice([0.0, 0.5]),
         )
 
 
@@ -76,7 +106,10 @@ class World:
         self.disks: dict[int, ToyDisk] = defaultdict(ToyDisk)
         #: Of the whole log.
         self.fold = LogFold()
-        self.values: dict[tuple[int, int], bytes | None] = {}
+        #: Names of its records.
+        self.values: dict[tuple[int, int], bytes] = {}
+        #: By record.
+        self.names: dict[bytes | None, bytes] = {}
         self.told: dict[bytes, list[int | RlmmError]] = defaultdict(list)
         self.partition: dict[bytes, int] = {}
         #: By daemon and life, in the order in which they were begun.
@@ -89,11 +122,46 @@ class World:
         for key, value in records:
             outcome = self.fold.apply(self.epoch, read_key(key), value)
             if isinstance(outcome, Accepted):
-                self.values[outcome] = value
+                self.values[outcome] = self.names[value]
         return self.log.append(self.epoch, records)
+
+    def record(self, name: bytes) -> tuple[int, bytes]:
+        """Return a new record and its partition: four of a life's are one segment's events."""
+        life, _, count = name.rpartition(b".")
+        step = int(count) % 4 if count.isdigit() else 0
+        segment = uuid5(UUID(int=0), f"{life!r} {int(count) // 4 if count.isdigit() else count!r}")
+        partition = segment.int % PARTITIONS
+        tp, start = TPS[partition], 10 * (len(self.names) // 4)
+        event: SegmentMetadata | SegmentUpdate = SegmentUpdate(
+            partition=tp,
+            segment_id=SegmentId(segment.bytes),
+            broker_id=BrokerId(1),
+            event_timestamp_ms=1,
+            state=STATES[step],
+        )
+        if step == 0:
+            event = SegmentMetadata(
+                partition=tp,
+                segment_id=SegmentId(segment.bytes),
+                start_offset=Offset(start),
+                end_offset=Offset(start + 9),
+                broker_id=BrokerId(1),
+                max_timestamp_ms=1,
+                event_timestamp_ms=1,
+                segment_leader_epochs={LeaderEpoch(0): Offset(start)},
+                segment_size_bytes=1,
+            )
+        value = records.encode(event)
+        assert value not in self.names, "each is another one"
+        self.names[value] = name
+        return partition, value
 
     def chance(self, share: float) -> bool:
         return not self.healed and self.rng.random() < share
+
+    def value_at(self, partition: int, offset: int) -> bytes | None:
+        name = self.values[partition, offset]
+        return next(value for value, each in self.names.items() if each == name)
 
     def newest_checkpoint_of_another(self, me: int) -> Any:
         found = [disk.newest for number, disk in self.disks.items() if number != me]
@@ -176,7 +244,7 @@ class Life:
 
     def begin(self, value: bytes) -> None:
         world = self._world
-        partition = world.rng.randrange(PARTITIONS)
+        partition, record = world.record(value)
         world.partition[value] = partition
         world.begun[value.rpartition(b".")[0]].append(value)
 
@@ -185,7 +253,11 @@ class Life:
             if isinstance(outcome, int):
                 assert world.values[partition, outcome] == value, f"{value!r} is not there"
 
-        self.submitter.begin(partition, value, told)
+        self.submitter.begin(partition, record, told)
+        if world.chance(world.shape.compacted):
+            which = world.rng.randrange(PARTITIONS)
+            ends = self.folding.fold.ends or [0] * PARTITIONS
+            self._checkpointer.allowed.allow(which, world.rng.randint(0, ends[which]))
 
     async def look(self, *, whole: bool = False) -> None:
         """Read what there is, from anywhere on."""
@@ -201,8 +273,18 @@ class Life:
                 assert batch.next_offset > at, "a read that goes nowhere"
                 found += batch.records
                 at = batch.next_offset
-            expected = [(each, world.values[partition, each]) for each in range(begun, at)]
-            assert found == expected, f"read {found} of {partition}, not {expected}"
+            names = [(offset, world.names[value]) for offset, value in found]
+            world.counts["dropped"] += at - begun - len(found)
+            dropped_to = folding.dropped.get(partition, NOTHING).to
+            there = {offset for offset, _ in found}
+            expected = [
+                (each, world.values[partition, each])
+                for each in range(begun, at)
+                if each in there or each >= dropped_to
+            ]
+            assert names == expected, f"read {names} of {partition}, not {expected}"
+            if begun == 0:
+                _compare(partition, found, [(n, world.value_at(partition, n)) for n in range(at)])
             epochs = world.fold.epochs[partition].entries
             mine = folding.fold.epochs[partition].entries
             assert mine == epochs[: len(mine)], f"epochs {mine}, not {epochs}"
@@ -221,6 +303,17 @@ class Life:
         for task in self._tasks:
             if not task.cancelled():
                 task.result()
+
+
+def _compare(partition: MetadataPartition, left: Rows, whole: Rows) -> None:
+    """Hold what is read against what all events fold to."""
+    states = []
+    for rows in (left, whole):
+        fold = Fold(partition, PARTITIONS)
+        for offset, value in rows:
+            fold.apply(offset, value)
+        states.append({tp: cache.list_all() for tp, cache in fold.partitions.items()})
+    assert states[0] == states[1], f"{partition} folds to something else"
 
 
 async def _lives(world: World, me: int, clock: SimClock) -> Life:
