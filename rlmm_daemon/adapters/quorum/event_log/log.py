@@ -25,7 +25,7 @@ from rlmm_daemon.adapters.quorum.node import Node
 from rlmm_daemon.adapters.quorum.replica import ReplicaOptions
 from rlmm_daemon.adapters.quorum.to_leader import ToLeader
 from rlmm_daemon.codec.kraft.record_key import FOUNDING, RecordKey, pack_count, pack_key
-from rlmm_daemon.core.raft.roles import Follower, Leader, Replica
+from rlmm_daemon.core.raft.roles import Replica
 from rlmm_daemon.domain.errors import (
     Draining,
     InvalidArgument,
@@ -151,10 +151,9 @@ class QuorumLog:
     @property
     def refusal(self) -> str:
         """Why records are not taken just now; empty if they are."""
-        node = self._replica.node
-        if node is None:
+        if self._replica.node is None:
             return f"this replica is not open: {self._replica.told()}"
-        if isinstance(node.replica.role, Leader | Follower):
+        if self._replica.is_led:
             return ""
         return f"no leader of the quorum is known: {self._replica.told()}"
 

@@ -56,6 +56,8 @@ class OwnReplica:
         self._dialer = dialer
         self._probe_seconds = probe_seconds
         self._why = "it starts"
+        #: It sought another leader than the one that it followed, and has heard none since.
+        self._doubts = False
         self._failure: RlmmError | None = None
         self._changed = asyncio.Event()
         self._stop = asyncio.Event()
@@ -108,6 +110,22 @@ class OwnReplica:
                 return fetched and self._now() < until
             case _:
                 return False
+
+    @property
+    def is_led(self) -> bool:
+        """Whether what is sent to a leader may arrive.
+
+        Who seeks office in vain follows the leader that it lost again: that is none, unheard.
+        """
+        if self.hears:
+            self._doubts = False
+        node = self.node
+        seeks = node is None or not isinstance(node.replica.role, Leader | Follower)
+        return not (seeks or self._doubts)
+
+    def _changed_role(self, replica: Replica) -> None:
+        if not isinstance(replica.role, Leader | Follower):
+            self._doubts = True
 
     def _now(self) -> int:
         return int(self._clock.monotonic() * 1000)
@@ -197,7 +215,9 @@ class OwnReplica:
                 self._tell(None)
 
     def _tell(self, node: Node | None) -> None:
-        self.node = node
+        self.node, self._doubts = node, False
+        if node is not None:
+            node.on_change.append(self._changed_role)
         self.on_node(node)
         self._changed.set()
 

@@ -154,7 +154,15 @@ async def test_a_replica_without_a_leader_reads_and_neither_beats_writes_nor_kno
                     await first(batches)
             with pytest.raises(StorageUnavailable, match="no leader"):
                 log.begin_append(P0, b"refused", lambda _outcome: pytest.fail("it was refused"))
-            await until(lambda: log.facts()["role"] in {"prospective", "candidate"})
+            roles = set[str]()
+
+            def met_all() -> bool:
+                roles.add(log.facts()["role"])
+                assert log.refusal, "whatever it is by now"
+                return {"prospective", "follower"} <= roles
+
+            await until(met_all)
+            await until(lambda: log.facts()["role"] == "prospective")
             facts = log.facts()
             assert (facts["leader"], facts["voters"], facts["needed"]) == (None, [1, 2, 3], 2)
             assert facts["heard"] == [1]
