@@ -81,8 +81,9 @@ class HelloResult(_Array, frozen=True):
     broker_id: BrokerId
     #: What this connection may do: "read", "write", "admin".
     rights: list[str]
-    #: The kind of the event log: a broker refuses "embedded" in a cluster of several. An earlier
-    #: version leaves it out; `status` says it too.
+    #: The kind of the event log: a broker refuses "embedded" in a cluster of several, so a daemon
+    #: with `single_broker = true` says that, whatever keeps its log. An earlier version leaves it
+    #: out; `status` says it too.
     event_log: str | None = None
 
 

@@ -4,9 +4,8 @@
 holds what must never be printed. Nothing here touches the network or creates a file.
 """
 
-from rlmm_daemon.config.event_log import (
-    EmbeddedLog,
-    EventLog,
+from rlmm_daemon.config.event_log import EmbeddedLog, EventLog
+from rlmm_daemon.config.kafka_log import (
     KafkaAdmin,
     KafkaClient,
     KafkaControllers,
@@ -29,6 +28,12 @@ from rlmm_daemon.config.model import (
     Rights,
     Snapshots,
     Socket,
+)
+from rlmm_daemon.config.quorum_log import (
+    QuorumBrokers,
+    QuorumLog,
+    QuorumReplica,
+    QuorumSecurity,
 )
 from rlmm_daemon.config.remote_storage import LocalStorage, NoStorage, S3Storage, Storage
 from rlmm_daemon.config.secret import read_secret
@@ -53,6 +58,10 @@ __all__ = [
     "Log",
     "NoStorage",
     "Peers",
+    "QuorumBrokers",
+    "QuorumLog",
+    "QuorumReplica",
+    "QuorumSecurity",
     "Read",
     "Readiness",
     "Rights",

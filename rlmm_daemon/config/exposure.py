@@ -13,8 +13,10 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from rlmm_daemon.config.event_log import EmbeddedLog, KafkaLog
+from rlmm_daemon.config.event_log import EmbeddedLog
+from rlmm_daemon.config.kafka_log import KafkaLog
 from rlmm_daemon.config.model import Config
+from rlmm_daemon.config.quorum_log import QuorumLog
 from rlmm_daemon.config.remote_storage import LocalStorage, S3Storage
 
 _OTHERS_WRITE: Final = 0o002
@@ -60,6 +62,17 @@ def _secrets(config: Config, _: str) -> Iterator[Place]:
             for where, security in of
             for key in ("key_file", "key_password_file", "password_file")
         ]
+    if isinstance(config.event_log, QuorumLog):
+        quorum, here = config.event_log.quorum, "event_log.quorum"
+        named += [
+            (f"{here}.security.{key}", getattr(quorum.security, key))
+            for key in ("key_file", "users_file", "password_file", "token_file")
+        ]
+        if quorum.brokers is not None:
+            named += [
+                (f"{here}.brokers.security.{key}", getattr(quorum.brokers.security, key))
+                for key in ("key_file", "key_password_file", "password_file")
+            ]
     if isinstance(config.storage, S3Storage):
         named += [
             ("storage.access_key_id_file", config.storage.access_key_id_file),
@@ -75,6 +88,8 @@ def _own_directories(config: Config, _: str) -> Iterator[Place]:
     yield Place("read.cache_directory", config.cache_directory)
     if isinstance(config.event_log, EmbeddedLog):
         yield Place("event_log.directory", config.event_log_directory)
+    if isinstance(config.event_log, QuorumLog):
+        yield Place("event_log.quorum.directory", config.quorum_directory)
 
 
 def _directories_of_files(config: Config, file: str) -> Iterator[Place]:

@@ -11,8 +11,10 @@ from typing import Any, Final
 
 import msgspec
 
-from rlmm_daemon.config.event_log import EmbeddedLog, KafkaSecurity
+from rlmm_daemon.config.event_log import EmbeddedLog
+from rlmm_daemon.config.log_checks import check_event_log
 from rlmm_daemon.config.model import Config
+from rlmm_daemon.config.quorum_log import QuorumLog
 from rlmm_daemon.config.reconcile import ReconcileConfig
 from rlmm_daemon.config.remote_storage import LocalStorage, NoStorage, S3Storage
 from rlmm_daemon.domain.errors import ConfigError
@@ -23,8 +25,10 @@ SOCKET_PATH_BYTES_MAX: Final = 107
 _PORT_MAX: Final = 65_535
 #: A number of thousands of digits and brackets within brackets are met by Python itself.
 _NOT_TOML: Final = (tomllib.TOMLDecodeError, ValueError, RecursionError)
-_SECURITY: Final = "event_log.kafka.security"
-_CONTROLLERS_SECURITY: Final = "event_log.kafka.controllers.security"
+_ASKS_NOBODY: Final = (
+    'an embedded log knows none: event_log.kind = "kafka", or "quorum" with '
+    "[event_log.quorum.brokers]"
+)
 _VALUE_CHARACTERS_MAX: Final = 80
 _KEY: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 #: Keys whose relative value is taken from the working directory.
@@ -43,6 +47,19 @@ _PATHS: Final = (
     "event_log.kafka.security.key_file",
     "event_log.kafka.security.key_password_file",
     "event_log.kafka.security.password_file",
+    "event_log.quorum.directory",
+    "event_log.quorum.brokers.security.ca_file",
+    "event_log.quorum.brokers.security.certificate_file",
+    "event_log.quorum.brokers.security.key_file",
+    "event_log.quorum.brokers.security.key_password_file",
+    "event_log.quorum.brokers.security.password_file",
+    "event_log.quorum.security.ca_file",
+    "event_log.quorum.security.certificate_file",
+    "event_log.quorum.security.key_file",
+    "event_log.quorum.security.password_file",
+    "event_log.quorum.security.token_file",
+    "event_log.quorum.security.token_keys_file",
+    "event_log.quorum.security.users_file",
     "storage.directory",
     "read.cache_directory",
     "storage.ca_file",
@@ -274,17 +291,9 @@ def _absolute(path: str) -> str:
 
 
 def _check_together(config: Config) -> Iterator[str]:
-    if isinstance(config.event_log, EmbeddedLog):
-        yield from _check_embedded_log(config, config.event_log)
-    else:
-        yield from _check_kafka_security(config.event_log.kafka.security, _SECURITY)
-        if (controllers := config.event_log.kafka.controllers) is not None:
-            yield from _check_kafka_security(controllers.security, _CONTROLLERS_SECURITY)
-    if config.assignment.mode == "discover" and isinstance(config.event_log, EmbeddedLog):
-        yield (
-            'assignment.mode = "discover" asks the cluster, and an embedded log knows none: '
-            'use it with event_log.kind = "kafka"'
-        )
+    yield from check_event_log(config)
+    if config.assignment.mode == "discover" and not config.asks_brokers:
+        yield f'assignment.mode = "discover" asks the cluster, and {_ASKS_NOBODY}'
     if config.cleaner.observe.enabled:
         yield from _check_observe(config)
     yield from _check_socket_path(config.socket.path)
@@ -301,49 +310,10 @@ def _check_together(config: Config) -> Iterator[str]:
         yield from _check_s3_storage(config, config.storage)
 
 
-def _check_embedded_log(config: Config, log: EmbeddedLog) -> Iterator[str]:
-    if config.daemon.cluster_id is None:
-        yield (
-            "daemon.cluster_id is missing: an embedded log can't ask a broker for it; "
-            "copy cluster.id from the broker's meta.properties"
-        )
-    if not log.single_broker:
-        yield (
-            "event_log.single_broker = false: an embedded log is this daemon's alone, so with "
-            "several brokers the first leadership change would lose data; set it to true only in "
-            "a cluster of one broker"
-        )
-
-
-def _check_kafka_security(security: KafkaSecurity, here: str) -> Iterator[str]:
-    """What one protocol needs and another would silently ignore."""
-    for name, wanted, keys in (
-        ("SASL", "SASL" in security.protocol, ("mechanism", "username", "password")),
-        ("TLS", "SSL" in security.protocol, ("ca", "certificate", "key", "key_password")),
-    ):
-        for key in keys:
-            given = [
-                each
-                for each in (key, f"{key}_file", f"{key}_env")
-                if getattr(security, each, None) is not None
-            ]
-            if given and not wanted:
-                yield (
-                    f'{here}.{given[0]} is set, but protocol = "{security.protocol}" uses no {name}'
-                )
-            if len(given) > 1:
-                yield f"{here}.{given[0]} and {given[1]} are both set; keep one of them"
-            if name == "SASL" and wanted and not given:
-                choice = key if key != "password" else "password_file or password_env"
-                yield f'{here}.{choice} is missing: protocol = "{security.protocol}" needs it'
-    if (security.certificate_file is None) != (security.key_file is None):
-        yield f"{here}.certificate_file and key_file belong together: set both or neither"
-
-
 def _check_observe(config: Config) -> Iterator[str]:
     here, observe = "cleaner.observe.enabled = true", config.cleaner.observe
-    if isinstance(config.event_log, EmbeddedLog):
-        yield f'{here} asks the cluster, and an embedded log knows none: event_log.kind = "kafka"'
+    if not config.asks_brokers:
+        yield f"{here} asks the cluster, and {_ASKS_NOBODY}"
     if isinstance(config.storage, NoStorage):
         yield f'{here} marks what the cleaner then removes, and storage.kind = "none" has none'
     if observe.grace_seconds < 2 * observe.interval_seconds:
@@ -401,6 +371,11 @@ def _check_local_storage(config: Config, storage: LocalStorage) -> Iterator[str]
         *(
             [("the embedded log's directory", config.event_log_directory)]
             if isinstance(config.event_log, EmbeddedLog)
+            else []
+        ),
+        *(
+            [("the quorum's directory", config.quorum_directory)]
+            if isinstance(config.event_log, QuorumLog)
             else []
         ),
         *(("daemon.log_dirs", each) for each in config.daemon.log_dirs),

@@ -9,6 +9,8 @@ from typing import Annotated, Final, Literal
 from msgspec import Meta
 
 from rlmm_daemon.config.event_log import EmbeddedLog, EventLog
+from rlmm_daemon.config.kafka_log import KafkaLog
+from rlmm_daemon.config.quorum_log import QuorumLog
 from rlmm_daemon.config.remote_storage import NoStorage, Storage
 from rlmm_daemon.config.section import MIB, Count, FilePath, Milliseconds, Seconds, Section
 from rlmm_daemon.domain.ids import BrokerId
@@ -35,6 +37,11 @@ READ_AGAIN: Final = frozenset(
         "event_log.kafka.security.key_file",
         "event_log.kafka.security.key_password_file",
         "event_log.kafka.security.password_file",
+        "event_log.quorum.brokers.security.ca_file",
+        "event_log.quorum.brokers.security.certificate_file",
+        "event_log.quorum.brokers.security.key_file",
+        "event_log.quorum.brokers.security.key_password_file",
+        "event_log.quorum.brokers.security.password_file",
         "storage.access_key_id_file",
         "storage.secret_access_key_file",
         "storage.session_token_file",
@@ -50,7 +57,8 @@ class Daemon(Section, frozen=True, kw_only=True):
 
     #: The `node.id` of the broker that it stands beside.
     broker_id: Annotated[BrokerId, Meta(ge=0, le=2**31 - 1)]
-    #: `cluster.id` from the broker's `meta.properties`. Required with an embedded log.
+    #: `cluster.id` from the broker's `meta.properties`. Required unless the log is
+    #: Kafka's, which names it.
     cluster_id: Annotated[str, Meta(min_length=1, max_length=255)] | None = None
     #: Directory of the daemon's own files: snapshots, positions, lock. Never run a second daemon
     #: on a copy of it.
@@ -121,7 +129,7 @@ class Assignment(Section, frozen=True, kw_only=True):
 
     #: `announced`: those of the partitions that the broker's metadata manager announces.
     #: `discover`: also those of the tiered partitions that the broker replicates, by the cluster's
-    #: word, for a broker whose metadata manager is another one. It needs the Kafka log.
+    #: word, for a broker whose metadata manager is another one. It needs brokers to ask.
     mode: Literal["announced", "discover"] = "announced"
 
 
@@ -195,7 +203,7 @@ class Read(Section, frozen=True, kw_only=True):
 class Observe(Section, frozen=True, kw_only=True):
     """Marking topics unasked that every live broker has long called unknown."""
 
-    #: Needs the Kafka log and a storage. `rlmm cleanup` shows the clocks.
+    #: Needs brokers to ask and a storage. `rlmm cleanup` shows the clocks.
     enabled: bool = False
     #: A topic is marked after it was unknown for so long, in every look.
     grace_seconds: Annotated[int, Meta(ge=1, le=8_640_000)] = 86_400
@@ -264,6 +272,35 @@ class Config(Section, frozen=True, kw_only=True):
         """Where the embedded log keeps its files, or would."""
         chosen = self.event_log.directory if isinstance(self.event_log, EmbeddedLog) else None
         return chosen or f"{self.daemon.state_dir}/log"
+
+    @property
+    def quorum_directory(self) -> str:
+        """Where this daemon's replica of a quorum's log is, or would be."""
+        chosen = self.event_log
+        named = chosen.quorum.directory if isinstance(chosen, QuorumLog) else None
+        return named or f"{self.daemon.state_dir}/quorum"
+
+    @property
+    def shares_log(self) -> bool:
+        """Whether other daemons keep their events in the same log."""
+        match self.event_log:
+            case EmbeddedLog():
+                return False
+            case KafkaLog():
+                return True
+            case QuorumLog(single_broker=alone):
+                return not alone
+
+    @property
+    def asks_brokers(self) -> bool:
+        """Whether brokers are asked about their cluster."""
+        match self.event_log:
+            case EmbeddedLog():
+                return False
+            case KafkaLog():
+                return True
+            case QuorumLog(quorum=quorum):
+                return quorum.brokers is not None
 
     @property
     def cache_directory(self) -> str:

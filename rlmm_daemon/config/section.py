@@ -10,6 +10,8 @@ Milliseconds = Annotated[int, Meta(ge=1, le=86_400_000)]
 Seconds = Annotated[int, Meta(ge=1, le=86_400)]
 #: Made absolute against the working directory when the file is read.
 FilePath = Annotated[str, Meta(min_length=1)]
+#: `host:port`, or `[v6]:port`.
+Address = Annotated[str, Meta(pattern=r"^(\[[0-9A-Fa-f:.]+\]|[^:\s\[\]]+):\d{1,5}$")]
 #: `core.storage.layout.Layout` says what the hash is; it is in front or nowhere.
 
 MIB: Final = 1024 * 1024

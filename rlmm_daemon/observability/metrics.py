@@ -11,6 +11,7 @@ from prometheus_client.process_collector import ProcessCollector
 
 from rlmm_daemon.observability.buckets import FAST_SECONDS
 from rlmm_daemon.observability.collectors import QuickCounter, QuickHistogram, without_created
+from rlmm_daemon.observability.quorum_metrics import QuorumMetrics
 from rlmm_daemon.observability.read_metrics import ReadMetrics
 from rlmm_daemon.observability.topic_metrics import TopicMetrics
 
@@ -387,6 +388,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.fold = FoldMetrics(self.registry)
         self.log = LogMetrics(self.registry)
+        self.quorum = QuorumMetrics(self.registry)
         self.snapshots = SnapshotMetrics(self.registry)
         self.cleaner = CleanerMetrics(self.registry)
         self.socket = SocketMetrics(self.registry)

@@ -17,7 +17,8 @@ from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.adapters.os.disk import LocalDisk
 from rlmm_daemon.codec import records
 from rlmm_daemon.codec.state_files import Identity, Positions
-from rlmm_daemon.config import Config, EmbeddedLog
+from rlmm_daemon.config import Config, EmbeddedLog, QuorumLog
+from rlmm_daemon.config import KafkaLog as KafkaLogConfig
 from rlmm_daemon.config.accounts import unknown_accounts
 from rlmm_daemon.config.exposure import exposures_in_time
 from rlmm_daemon.core import phrases
@@ -26,7 +27,7 @@ from rlmm_daemon.daemon.base.state_directory import StateDirectory
 from rlmm_daemon.domain.errors import RlmmError
 from rlmm_daemon.domain.ids import MetadataPartition, uuid_text
 from rlmm_daemon.domain.segment import SegmentSnapshot
-from rlmm_daemon.offline import checkup_broker, checkup_host, checkup_storage
+from rlmm_daemon.offline import checkup_broker, checkup_host, checkup_quorum, checkup_storage
 from rlmm_daemon.offline.checkup_kafka import (
     connection,
     controllers,
@@ -88,10 +89,19 @@ def access(config: Config, file: str) -> list[CheckResult]:
 
 
 async def _all(config: Config, seconds: float) -> list[CheckResult]:
-    embedded = isinstance(config.event_log, EmbeddedLog)
-    of_log = await (_embedded(config, seconds) if embedded else _kafka(config, seconds))
+    of_log = await _of_log(config, seconds)
     of_broker = await checkup_broker.log_directories(config)
     return of_log + of_broker + await checkup_storage.marker(config, seconds)
+
+
+async def _of_log(config: Config, seconds: float) -> list[CheckResult]:
+    match config.event_log:
+        case EmbeddedLog():
+            return await _embedded(config, seconds)
+        case KafkaLogConfig():
+            return await _kafka(config, seconds)
+        case QuorumLog():
+            return await checkup_quorum.checks(config, seconds)
 
 
 def _gone(config: Config) -> str:
@@ -278,7 +288,7 @@ async def _kafka(config: Config, seconds: float) -> list[CheckResult]:
 
 
 def _topic(config: Config) -> str:
-    assert not isinstance(config.event_log, EmbeddedLog)
+    assert isinstance(config.event_log, KafkaLogConfig), "others have checks of their own"
     return config.event_log.kafka.topic
 
 

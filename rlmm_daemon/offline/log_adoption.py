@@ -9,7 +9,7 @@ from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.adapters.os.disk import LocalDisk
 from rlmm_daemon.codec.marker import Hold
 from rlmm_daemon.codec.state_files import Identity, Position, Positions
-from rlmm_daemon.config import Config, EmbeddedLog
+from rlmm_daemon.config import Config, EmbeddedLog, KafkaLog
 from rlmm_daemon.core.partitioner import PARTITIONER_ID
 from rlmm_daemon.daemon.base.state_directory import StateDirectory
 from rlmm_daemon.daemon.bucket import acceptance
@@ -26,7 +26,7 @@ def is_configured(config: Config, name: str) -> bool:
     """Return whether `name` means the log that the configuration gives the daemon."""
     if isinstance(config.event_log, EmbeddedLog):
         return Path(name).resolve() == Path(config.event_log_directory).resolve()
-    return name == KAFKA
+    return isinstance(config.event_log, KafkaLog) and name == KAFKA
 
 
 async def adopt(

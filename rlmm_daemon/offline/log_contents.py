@@ -15,7 +15,7 @@ import msgspec
 
 from rlmm_daemon.codec import records
 from rlmm_daemon.codec.state_files import Position
-from rlmm_daemon.config import Config, EmbeddedLog
+from rlmm_daemon.config import Config, EmbeddedLog, KafkaLog
 from rlmm_daemon.core.fold.fold import Fold
 from rlmm_daemon.core.fold.outcome import Applied, Outcome, Rejected, Repeated
 from rlmm_daemon.domain.errors import InvalidArgument, RlmmError, SegmentNotFound
@@ -148,7 +148,7 @@ def _config_of(config: Config, name: str, count: int | None) -> Config:
     if name != KAFKA:
         log = EmbeddedLog(single_broker=True, directory=name, partition_count=count or 50)
         return msgspec.structs.replace(config, event_log=log)
-    if isinstance(config.event_log, EmbeddedLog):
+    if not isinstance(config.event_log, KafkaLog):
         raise InvalidArgument("the configuration's [event_log] is not of kind kafka")
     if count is None:
         return config

@@ -60,7 +60,7 @@ def name_log(config: Config, *, execute: bool) -> Naming:
 
 async def _named(config: Config, *, execute: bool) -> Naming:
     if not isinstance(config.event_log, EmbeddedLog):
-        raise InvalidArgument("the configuration names no embedded log; Kafka names its own")
+        raise InvalidArgument("the configuration names no embedded log: others name their own")
     disk, directory = LocalDisk(), config.event_log_directory
     try:
         async with AsyncExitStack() as held:

@@ -12,7 +12,7 @@ import msgspec
 from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.codec import custom_metadata, marker
 from rlmm_daemon.codec.marker import MARKER_KEY, BucketMarker, LayoutRow, NewerMarker
-from rlmm_daemon.config import Config, EmbeddedLog
+from rlmm_daemon.config import Config
 from rlmm_daemon.core.disposal.holds import held_whole, joined, with_told
 from rlmm_daemon.core.disposal.inventory import History
 from rlmm_daemon.core.fold.fold import Fold
@@ -160,7 +160,7 @@ async def _run(
             outcome.holds_all = outcome.needed and (
                 kept is None
                 or is_gone
-                or not isinstance(config.event_log, EmbeddedLog)
+                or config.shares_log
                 or with_told(wanted, await presence_files(storage)) != wanted
             )
             if execute and outcome.needed:

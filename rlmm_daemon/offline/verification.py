@@ -41,6 +41,7 @@ from rlmm_daemon.ports.disk import Disk
 from rlmm_daemon.ports.event_log import NO_EPOCH, EventLog, LogIdentity, LogMissing, LogMoved
 from rlmm_daemon.ports.storage import RemoteStorage
 from rlmm_daemon.wiring import adapters
+from rlmm_daemon.wiring.log_alone import require_readable
 
 #: A prefix of ours in the bucket that holds no segments.
 CONTROL: Final = "_rlmm/"
@@ -327,7 +328,9 @@ async def reading(config: Config) -> AsyncIterator[LogReader]:
 
     Raises:
         LogMissing: there is none.
+        ConfigError: it is a quorum's.
     """
+    require_readable(config)
     if isinstance(config.event_log, EmbeddedLog):
         disk = LocalDisk()
         try:

@@ -20,8 +20,10 @@ from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.adapters.os.disk import LocalDisk
 from rlmm_daemon.adapters.storage.local import LocalStorage
 from rlmm_daemon.config import Config, NoStorage, read_secret
+from rlmm_daemon.config import KafkaClient as KafkaClientConfig
 from rlmm_daemon.config import KafkaLog as KafkaLogConfig
 from rlmm_daemon.config import LocalStorage as LocalStorageConfig
+from rlmm_daemon.config import QuorumLog as QuorumLogConfig
 from rlmm_daemon.config import S3Storage as S3StorageConfig
 from rlmm_daemon.core.snapshots.compaction import When
 from rlmm_daemon.core.storage.layout import Layout
@@ -38,7 +40,9 @@ from rlmm_daemon.ports.storage import RemoteStorage
 
 if TYPE_CHECKING:
     from rlmm_daemon.adapters.controllers.observer import ControllersObserver
+    from rlmm_daemon.adapters.kafka.connection import KafkaClient
     from rlmm_daemon.adapters.kafka.event_log import KafkaLog
+    from rlmm_daemon.adapters.quorum.event_log import QuorumLog
     from rlmm_daemon.adapters.storage.s3 import Rates, S3Options, S3Storage, StaticKeys
 
 
@@ -53,6 +57,10 @@ def event_log_of(
 ) -> EventLog:
     """Return the configured event log, closed."""
     chosen = config.event_log
+    if isinstance(chosen, QuorumLogConfig):
+        from rlmm_daemon.wiring.quorum_log import quorum_log_of
+
+        return quorum_log_of(config, disk, clock, rng, spawn=spawn)
     if isinstance(chosen, KafkaLogConfig):
         from rlmm_daemon.adapters.kafka.connection.security import load_security
         from rlmm_daemon.adapters.kafka.event_log import KafkaLog
@@ -94,13 +102,23 @@ def kafka_log_of(config: Config, log: EventLog) -> "KafkaLog | None":
     return log
 
 
+def quorum_log_of(config: Config, log: EventLog) -> "QuorumLog | None":
+    """Return the event log as a quorum's; None where another one is configured."""
+    if not isinstance(config.event_log, QuorumLogConfig):
+        return None
+    from rlmm_daemon.adapters.quorum.event_log import QuorumLog
+
+    assert isinstance(log, QuorumLog), "the log is the configured one"
+    return log
+
+
 def refusal_of(log: EventLog) -> str:
-    """Return why the log's files take no more, empty if they do; brokers are asked instead."""
+    """Return why the log's files take no more, empty if they do; others are asked instead."""
     return log.refusal if isinstance(log, EmbeddedLog) else ""
 
 
 def repair_of(log: EventLog) -> LogRepair | None:
-    """Return how the log's files are mended; None where they are the brokers'."""
+    """Return how the log's files are mended; None where others have the events, too."""
     if not isinstance(log, EmbeddedLog):
         return None
 
@@ -111,8 +129,11 @@ def repair_of(log: EventLog) -> LogRepair | None:
     return mend
 
 
-def cluster_of(config: Config, log: EventLog) -> Cluster:
-    """Return the cluster of the log's brokers; an embedded log's is the one broker."""
+def cluster_of(config: Config, log: EventLog, client: "KafkaClient | None" = None) -> Cluster:
+    """Return the cluster of the log's brokers; of a log of one broker, that one.
+
+    `client` is `brokers_of`: beside a quorum's log brokers are asked through it.
+    """
     if isinstance(config.event_log, KafkaLogConfig):
         from rlmm_daemon.adapters.kafka.cluster import KafkaCluster
 
@@ -123,11 +144,52 @@ def cluster_of(config: Config, log: EventLog) -> Cluster:
             config.event_log.kafka.topic,
             lambda: kafka.identity.topic_id if kafka.identity else None,
         )
-    return FixedCluster(
-        cluster_id=config.daemon.cluster_id or "",
-        broker_id=config.daemon.broker_id,
-        partition_count=lambda: log.identity.partition_count if log.identity else 0,
+
+    def partition_count() -> int:
+        return log.identity.partition_count if log.identity else 0
+
+    cluster_id = config.daemon.cluster_id or ""
+    quorum = quorum_log_of(config, log)
+    if quorum is None or not config.shares_log:
+        return FixedCluster(
+            cluster_id=cluster_id,
+            broker_id=config.daemon.broker_id,
+            partition_count=partition_count,
+        )
+    from rlmm_daemon.adapters.quorum.cluster import QuorumCluster
+
+    return QuorumCluster(
+        None if client is None else _asked_through(client),
+        cluster_id=cluster_id,
+        leader=lambda: quorum.leader,
+        partition_count=partition_count,
     )
+
+
+def _asked_through(client: "KafkaClient") -> Cluster:
+    from rlmm_daemon.adapters.kafka.cluster import KafkaCluster
+
+    return KafkaCluster(client, "", lambda: None)  # of no metadata topic: the quorum has the log
+
+
+def brokers_of(config: Config, rng: random.Random) -> "KafkaClient | None":
+    """Return connections to brokers that are only asked about the cluster; None: nobody is."""
+    if not isinstance(config.event_log, QuorumLogConfig):
+        return None
+    brokers = config.event_log.quorum.brokers
+    if brokers is None:
+        return None
+    from rlmm_daemon.adapters.kafka.connection import KafkaClient
+    from rlmm_daemon.adapters.kafka.connection.security import load_security
+
+    here, security = "event_log.quorum.brokers.security", brokers.security
+    settings = KafkaClientConfig(
+        bootstrap=brokers.bootstrap,
+        client_id=brokers.client_id,
+        connect_timeout_ms=brokers.connect_timeout_ms,
+        request_timeout_ms=brokers.request_timeout_ms,
+    )
+    return KafkaClient(settings, load_security=lambda: load_security(security, here=here), luck=rng)
 
 
 class Controllers(msgspec.Struct, frozen=True):
@@ -225,8 +287,11 @@ def _bucket(backend: RemoteStorage, prefix: str, rng: random.Random, name: str) 
 
 def is_private(config: Config) -> bool:
     """Return whether only this broker sees the storage, in what may be a cluster of several."""
-    several = isinstance(config.event_log, KafkaLogConfig)
-    return several and isinstance(config.storage, LocalStorageConfig) and not config.storage.shared
+    return (
+        config.shares_log
+        and isinstance(config.storage, LocalStorageConfig)
+        and not config.storage.shared
+    )
 
 
 def s3_of(config: Config, storage: Storage | None) -> "S3Storage | None":

@@ -6,7 +6,6 @@ from functools import cache
 from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.adapters.os.disk import LocalDisk
 from rlmm_daemon.config import Config
-from rlmm_daemon.config import KafkaLog as KafkaLogConfig
 from rlmm_daemon.daemon.cleaner.cleaner import Cleaner
 from rlmm_daemon.daemon.cleaner.cluster_view import ClusterView
 from rlmm_daemon.daemon.cleaner.observer import WATCHED_BY_OWNER_OF, Observer
@@ -35,7 +34,7 @@ class CleanerRoom:
         clock: SystemClock,
         rng: random.Random,
     ) -> None:
-        shared = isinstance(config.event_log, KafkaLogConfig)
+        shared = config.shares_log
         options = cleaner_options_of(config)
 
         def owned() -> frozenset[MetadataPartition] | None:
@@ -83,6 +82,6 @@ def _first(count: int) -> frozenset[MetadataPartition]:
 
 def proof_of(config: Config, manager: Manager, view: ClusterView, disk: LocalDisk) -> TopicProof:
     """Return who proves that a topic is gone."""
-    if isinstance(config.event_log, KafkaLogConfig):
+    if config.shares_log:
         return ClusterProof(view.cluster, manager.assignment)
     return AnnouncedProof(manager.assignment, disk, config.daemon.log_dirs)

@@ -4,8 +4,7 @@ import asyncio
 import os
 import random
 import socket
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import structlog
 
@@ -16,7 +15,6 @@ from rlmm_daemon.adapters.os.lock_place import place_of
 from rlmm_daemon.adapters.passes.in_threads import InThreads
 from rlmm_daemon.adapters.passes.process import OneProcess
 from rlmm_daemon.config import Config, differences
-from rlmm_daemon.config import KafkaLog as KafkaLogConfig
 from rlmm_daemon.config import S3Storage as S3StorageConfig
 from rlmm_daemon.config.model import RELOADED
 from rlmm_daemon.daemon.base.crash_guard import CrashGuard
@@ -26,7 +24,7 @@ from rlmm_daemon.daemon.bucket.owed import NoBucket
 from rlmm_daemon.daemon.bucket.presence import Author
 from rlmm_daemon.daemon.bucket.recorded_log import RecordedLog
 from rlmm_daemon.daemon.bucket.storage_keeper import StorageKeeper
-from rlmm_daemon.daemon.cleaner.cluster_view import ClusterFacts, ClusterView
+from rlmm_daemon.daemon.cleaner.cluster_view import ClusterView
 from rlmm_daemon.daemon.cleaner.left_behind import LeftBehind
 from rlmm_daemon.daemon.cleaner.report import Report
 from rlmm_daemon.daemon.copying.copier import Copier
@@ -47,6 +45,8 @@ from rlmm_daemon.observability.metrics import Metrics
 from rlmm_daemon.ports.event_log import EventLog
 from rlmm_daemon.wiring import adapters, start
 from rlmm_daemon.wiring.cleaner import CleanerRoom, proof_of
+from rlmm_daemon.wiring.cluster import ClusterRoom
+from rlmm_daemon.wiring.log_facts import log_facts
 from rlmm_daemon.wiring.options import (
     copy_options_of,
     manager_options_of,
@@ -108,7 +108,6 @@ class Daemon:
             instead=InThreads(), passes_max=_PASSES_A_COPY * config.copy.parallelism
         )
         self._storage = adapters.storage_of(config, self._rng, passes=self._passes)
-        self._controllers: adapters.Controllers | None = None
 
     async def serve(self) -> None:
         """Run until a stop was ordered and drained, or until something failed."""
@@ -123,14 +122,16 @@ class Daemon:
                 metrics=self._metrics.log,
             )
             manager = self._manager(log)
+            cluster = ClusterRoom(self._config, manager, self._clock, self._rng)
             try:
                 async with asyncio.TaskGroup() as jobs:
-                    await self._serve_rooms(manager, jobs)
+                    await self._serve_rooms(manager, cluster, jobs)
                     raise Stopping  # what is still copying had its share of the drain
             except* Stopping:
                 pass
             finally:
                 await log.close()
+                cluster.close()
                 if self._storage is not None:
                     await self._storage.backend.close()
                 await asyncio.to_thread(self._passes.close)
@@ -163,10 +164,12 @@ class Daemon:
             state=state,
         )
 
-    async def _serve_rooms(self, manager: Manager, jobs: asyncio.TaskGroup) -> None:
+    async def _serve_rooms(
+        self, manager: Manager, cluster: ClusterRoom, jobs: asyncio.TaskGroup
+    ) -> None:
         config, runtime = self._config, self._runtime
         bucket = self._storage.bucket if self._storage else None
-        view = self._cluster_view(manager)
+        view = cluster.view
         kafka = adapters.kafka_log_of(config, manager.log)
         copier = self._copier(manager, jobs, view)
         caches = read_caches_of(
@@ -196,7 +199,7 @@ class Daemon:
         )
         removals = None if room is None else room.report
         keeper = self._storage_keeper(manager, view)
-        standing = self._standing(manager, copier, removals, keeper)
+        standing = self._standing(manager, cluster, copier, removals, keeper=keeper)
         operator = Operator(
             manager,
             runtime=runtime,
@@ -221,7 +224,8 @@ class Daemon:
             ),
             broker_id=config.daemon.broker_id,
             cluster_id=config.daemon.cluster_id,
-            event_log=event_log_kind(config),
+            # A broker of several refuses a log that is its daemon's alone, whatever keeps it.
+            event_log=event_log_kind(config) if config.shares_log else "embedded",
             version=__version__,
         )
         standing.plugins = server.stats.plugins
@@ -260,10 +264,9 @@ class Daemon:
             runtime.spawn("gauges", gauges.run())
             runtime.spawn("topics", topics.run())
             runtime.spawn("cluster", start.name_cluster(server, manager), may_end=True)
-            runtime.spawn("cluster.view", start.keep_view(view, manager))
+            cluster.start(runtime)
             if kafka is not None:
                 runtime.spawn("cluster.settings", kafka.watch_settings())
-            self._follow_controllers()
             if keeper is not None:
                 runtime.spawn("storage", keeper.run())
             if copier.late is not None:
@@ -301,18 +304,13 @@ class Daemon:
     def _standing(
         self,
         manager: Manager,
+        cluster: ClusterRoom,
         copier: Copier,
         removals: Report | None,
+        *,
         keeper: StorageKeeper | None,
     ) -> Standing:
-        config, kafka = self._config, adapters.kafka_log_of(self._config, manager.log)
-        s3 = adapters.s3_of(config, self._storage)
-
-        def log_facts() -> Mapping[str, Any]:
-            if kafka is None:
-                return {"unwritable": adapters.refusal_of(manager.log)}
-            followed = self._controllers
-            return {**kafka.facts(), "controllers": followed and followed.facts()}
+        config, s3 = self._config, adapters.s3_of(self._config, self._storage)
 
         return Standing(
             manager,
@@ -321,7 +319,7 @@ class Daemon:
             removals=removals,
             runtime=self._runtime,
             storage=storage_view_of(config, keeper, s3.traffic if s3 else None, self._clock),
-            log_facts=log_facts,
+            log_facts=lambda: log_facts(config, manager.log, cluster.controllers),
             copying=lambda: CopyingProcess(pid=self._passes.pid, in_hand=self._passes.in_hand),
         )
 
@@ -336,6 +334,7 @@ class Daemon:
         fetcher: Fetcher | None,
     ) -> Gauges:
         kafka = adapters.kafka_log_of(self._config, manager.log)
+        quorum = adapters.quorum_log_of(self._config, manager.log)
         s3 = adapters.s3_of(self._config, self._storage)
         return Gauges(
             self._metrics,
@@ -343,6 +342,7 @@ class Daemon:
             copier,
             server.stats,
             log_facts=kafka.facts if kafka else None,
+            quorum_facts=quorum.facts if quorum else None,
             traffic=s3.traffic if s3 else None,
             removals=removals,
             writable=lambda: not (adapters.refusal_of(manager.log) or manager.fleet.noted.refusal),
@@ -351,36 +351,6 @@ class Daemon:
             topic_labels=TopicLabels(self._config.admin.topics_max),
             fetched=lambda: {} if fetcher is None else fetcher.bytes_by_topic,
         )
-
-    def _cluster_view(self, manager: Manager) -> ClusterView:
-        """Return the view of the broker's cluster, which asks from when the log is open."""
-        discovers = self._config.assignment.mode == "discover"
-
-        def answered(facts: ClusterFacts) -> None:
-            manager.fleet.seen(partition_count=len(facts.leaders))
-            if facts.tiered is not None and manager.fleet.follow_set is not None:
-                manager.fleet.follow_set.discover(facts.tiered.replicated)
-
-        cluster = adapters.cluster_of(self._config, manager.log)
-        controllers = adapters.controllers_of(self._config, cluster, self._clock, self._rng)
-        self._controllers = controllers
-        view = ClusterView(
-            controllers.cluster if controllers else cluster,
-            self._clock,
-            self._rng,
-            broker_id=self._config.daemon.broker_id,
-            discovers=discovers,
-            private_storage=adapters.is_private(self._config),
-            on_answer=answered,
-        )
-        if (kafka := adapters.kafka_log_of(self._config, manager.log)) is not None:
-            kafka.directory.on_change.append(view.refresh)
-        return view
-
-    def _follow_controllers(self) -> None:
-        if self._controllers is not None:
-            self._runtime.on_reload("controllers' certificates", self._controllers.reload)
-            self._runtime.spawn("controllers", self._controllers.observer.run())
 
     def _storage_keeper(self, manager: Manager, view: ClusterView) -> StorageKeeper | None:
         if self._storage is None:
@@ -399,7 +369,7 @@ class Daemon:
                 place=place_of(f"{self._config.daemon.state_dir}/{LOCK}"),
                 host=f"{socket.gethostname()}, pid {os.getpid()}",
             ),
-            private_log=not isinstance(self._config.event_log, KafkaLogConfig),
+            private_log=not self._config.shares_log,
         )
 
     def _on_drain(self, manager: Manager, copier: Copier, server: Server) -> None:

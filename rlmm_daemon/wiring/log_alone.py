@@ -7,14 +7,34 @@ from contextlib import asynccontextmanager
 
 from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.adapters.os.disk import LocalDisk
-from rlmm_daemon.config import Config
+from rlmm_daemon.config import Config, QuorumLog
+from rlmm_daemon.domain.errors import ConfigError
 from rlmm_daemon.ports.event_log import EventLog
 from rlmm_daemon.wiring import adapters
 
 
+def require_readable(config: Config) -> None:
+    """Refuse a quorum's log: to open a replica is to vote with it.
+
+    Raises:
+        ConfigError: it is one.
+    """
+    if isinstance(config.event_log, QuorumLog):
+        raise ConfigError(
+            'event_log.kind = "quorum": this command does not read a quorum\'s log yet. Ask a '
+            "daemon that runs (rlmm segments, rlmm explain, rlmm export); the nightly job reads "
+            'its exports ([metadata] kind = "export")'
+        )
+
+
 @asynccontextmanager
 async def log_alone(config: Config) -> AsyncIterator[EventLog]:
-    """Yield the log, not open yet; it is closed at the end."""
+    """Yield the log, not open yet; it is closed at the end.
+
+    Raises:
+        ConfigError: it is a quorum's, which only its daemons read.
+    """
+    require_readable(config)
     disk = LocalDisk()
     try:
         async with asyncio.TaskGroup() as group:

@@ -2,6 +2,7 @@
 
 from rlmm_daemon.config import Config, Peers
 from rlmm_daemon.config import KafkaLog as KafkaLogConfig
+from rlmm_daemon.config import QuorumLog as QuorumLogConfig
 from rlmm_daemon.config.accounts import ids_of
 from rlmm_daemon.core.disposal.observation import ObservationOptions
 from rlmm_daemon.core.readiness.states import Freshness
@@ -110,11 +111,13 @@ def delivery_seconds_of(config: Config) -> float:
     """Return after how long a record whose fate is not known is given up."""
     if isinstance(config.event_log, KafkaLogConfig):
         return config.event_log.kafka.producer.delivery_timeout_ms / 1000
+    if isinstance(config.event_log, QuorumLogConfig):
+        return config.event_log.quorum.delivery_timeout_ms / 1000
     return FleetOptions().delivery_timeout_seconds
 
 
 def cleaner_options_of(config: Config) -> CleanerOptions:
-    """Return the cleaner's bounds. Nobody else reads an embedded log."""
+    """Return the cleaner's bounds. Kafka's own metadata managers read Kafka's topic only."""
     cleaner = config.cleaner
     return CleanerOptions(
         interval_seconds=cleaner.interval_seconds,

@@ -28,7 +28,7 @@ from rlmm_daemon.domain.segment import (
     SegmentState,
     SegmentUpdate,
 )
-from tests.support import kafka_segments
+from tests.support import kafka_segments, quorum_daemons
 from tests.support.daemon_process import DaemonProcess
 from tests.support.fork_server import ForkServer
 from tests.support.kafka_segments import KafkaSegment
@@ -239,12 +239,15 @@ async def dies_with_the_daemon(work: Awaitable[None]) -> None:
         await work
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    ("seed", "kind"), [*((seed, "embedded") for seed in range(5)), (0, "quorum")]
+)
 def test_what_was_acknowledged_survives_every_kill(
-    seed: int, tmp_path: Path, forks: ForkServer
+    seed: int, kind: str, tmp_path: Path, forks: ForkServer
 ) -> None:
     luck = random.Random(f"crash-{seed}")
-    daemon = DaemonProcess(tmp_path, SETTINGS, forks)
+    settings = SETTINGS if kind == "embedded" else quorum_daemons.of_one(tmp_path)
+    daemon = DaemonProcess(tmp_path, settings, forks)
     placed = kafka_segments.place(daemon.log_dir)
     synthetic = [Partition(TopicId(bytes([n] * 16)), "events", n) for n in range(1, 5)]
     ledger = Ledger([*placed, *synthetic])

@@ -66,7 +66,11 @@ ELSEWHERE = {
     "integration/test_bad_days.py": {"storage_trouble", "log_takes_no_writes"},
     "integration/test_two_daemons.py": {"other_daemon"},
     "unit/daemon/following/test_unusable_files.py": {"file_unusable"},
-    "unit/daemon/metadata/test_previous_state.py": {"log_may_lose_events", "log_foreign"},
+    "unit/daemon/metadata/test_previous_state.py": {
+        "log_may_lose_events",
+        "log_foreign",
+        "quorum_takes_no_writes",
+    },
 }
 
 

@@ -32,8 +32,11 @@ class DaemonProcess:
         directory: Path,
         settings: Mapping[str, object] | None = None,
         spawn: Callable[[Launch], "subprocess.Popen[bytes] | Forked"] | None = None,
+        *,
+        config: Path = CONFIG,
     ) -> None:
         self.directory = directory
+        self._config = config
         self._spawn = spawn or _spawn
         self.settings: dict[str, object] = {"admin.listen": "127.0.0.1:0"} | dict(settings or {})
         #: From the start of the process to READY=1, of the last start.
@@ -143,7 +146,7 @@ class DaemonProcess:
     def _launch(self, notify: str) -> Launch:
         overrides = [f"--set={key}={value}" for key, value in self.settings.items()]
         return Launch(
-            arguments=["run", "--config", str(CONFIG), *overrides],
+            arguments=["run", "--config", str(self._config), *overrides],
             directory=str(self.directory),
             environment=environment() | {"NOTIFY_SOCKET": notify},
             output=str(self.output),

@@ -14,8 +14,7 @@ from kubernetes_validate.utils import all_versions
 
 from rlmm_daemon import __version__
 from rlmm_daemon.cli import main
-from rlmm_daemon.config import Config
-from rlmm_daemon.config.event_log import KafkaLog
+from rlmm_daemon.config import Config, KafkaLog
 from rlmm_daemon.config.loading import load, load_reconcile
 from rlmm_daemon.config.remote_storage import S3Storage
 from tests.support.daemon_process import REPOSITORY

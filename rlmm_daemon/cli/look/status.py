@@ -20,14 +20,15 @@ _BUG_ALARMS_SECONDS: Final = 3600.0
 def command(*, target: Target) -> None:
     """Show the daemon: its log, what the broker announced, segments, copies and tasks.
 
-    Exit code 1 if a metadata partition failed, the log takes no writes (its disk is full), the log
-    or the storage has trouble or the storage is slow, a request met a bug within the last hour,
-    another daemon runs under this broker id, nobody can tell which topics are paused, or a copy
-    failed of a segment that somebody else finished.
+    Exit code 1 if a metadata partition failed, the log takes no writes (its disk is full, or no
+    leader of the quorum is heard), the log or the storage has trouble or the storage is slow, a
+    request met a bug within the last hour, another daemon runs under this broker id, nobody can
+    tell which topics are paused, or a copy failed of a segment that somebody else finished.
 
     \b
     --json: version, broker_id, cluster_id, uptime_seconds, draining, log{open, topic_id,
-    partition_count, trouble, unwritable, failure, compaction{done, failed, bytes_before,
+    partition_count, trouble, unwritable, failure, quorum{replica, role, epoch, leader, voters[],
+    heard[], needed, end, committed, why} or null, compaction{done, failed, bytes_before,
     bytes_after, trouble} or null}, broker{announced, leads, follows, plugins{part: name}},
     metadata_partitions{state: count}, user_partitions, segments{state: count}, segment_bytes,
     memory{private_bytes, mapped_bytes, copying_process_private_bytes, snapshot_bytes,
@@ -88,6 +89,7 @@ def _show(status: dict[str, Any]) -> None:
             + (", draining" if status["draining"] else ""),
             "broker": _broker(status),
             "event log": _log(log),
+            **_quorum(log.get("quorum")),
             **_compaction(log.get("compaction")),
             **({"warning": "; ".join(log["warnings"])} if log.get("warnings") else {}),
             "announced": f"leads {broker['leads']:,}, follows {broker['follows']:,}"
@@ -177,6 +179,22 @@ def _log(log: dict[str, Any]) -> str:
         return f"not open: {log['trouble']}"
     written = f"; takes no writes: {log['unwritable']}" if log.get("unwritable") else ""
     return f"{log['topic_id']}, {phrases.number(log['partition_count'], 'partition')}{written}"
+
+
+def _quorum(told: dict[str, Any] | None) -> dict[str, str]:
+    """A line about this daemon's replica, where a quorum keeps the log."""
+    if told is None:
+        return {}
+    if told["role"] is None:
+        return {"quorum": f"this replica is not open: {told['why']}"}
+    led = "nobody leads" if told["leader"] is None else f"replica {told['leader']} leads"
+    voters = ", ".join(map(str, told["voters"]))
+    heard = ", ".join(map(str, told["heard"])) or "none"
+    return {
+        "quorum": f"replica {told['replica']}, {told['role']} in epoch {told['epoch']}; {led}; "
+        f"hears {heard} (voters {voters}; {told['needed']} decide); "
+        f"committed to {told['committed']:,}, its log ends at {told['end']:,}"
+    }
 
 
 def _compaction(done: dict[str, Any] | None) -> dict[str, str]:

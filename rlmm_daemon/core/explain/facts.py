@@ -210,6 +210,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     log_warnings: tuple[str, ...] = ()
     #: Why the log takes no writes; empty while it does.
     log_refusal: str = ""
+    #: Why a quorum takes no writes from this daemon; empty if it does.
+    leaderless: str = ""
     marker_trouble: str | None = None
     whole_failure: Failure | None = None
     #: If the selector names nothing that is known: what may yet name it.

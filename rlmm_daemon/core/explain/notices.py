@@ -184,6 +184,16 @@ NOTICES: Final = (
         command=lambda _: "rlmm doctor",
     ),
     NoticeRow(
+        name="quorum_takes_no_writes",
+        applies=lambda f: bool(f.leaderless),
+        sentence=lambda f: (
+            f"The quorum takes no writes here: {f.leaderless}. Look-ups are answered as long as "
+            "what was read is fresh enough; copies and deletes hear storage_unavailable until "
+            "most voters hear each other again, which needs no restart."
+        ),
+        command=lambda _: "rlmm status",
+    ),
+    NoticeRow(
         name="storage_trouble",
         applies=lambda f: f.storage_error is not None,
         sentence=lambda f: (

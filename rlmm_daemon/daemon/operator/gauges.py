@@ -29,6 +29,7 @@ from rlmm_daemon.daemon.socket.limits import LIMITS, ServerStats
 from rlmm_daemon.domain.ids import MetadataPartition
 from rlmm_daemon.domain.segment import SegmentState
 from rlmm_daemon.observability.metrics import Metrics
+from rlmm_daemon.observability.quorum_metrics import NOBODY
 from rlmm_daemon.ports.storage import Traffic
 
 PERIOD_SECONDS: Final = 2.0
@@ -57,6 +58,7 @@ class Gauges:
         stats: ServerStats,
         *,
         log_facts: Callable[[], Mapping[str, Any]] | None = None,
+        quorum_facts: Callable[[], Mapping[str, Any]] | None = None,
         traffic: Callable[[], Traffic] | None = None,
         removals: Report | None = None,
         writable: Callable[[], bool] = lambda: True,
@@ -71,6 +73,7 @@ class Gauges:
         self._copier = copier
         self._stats = stats
         self._log_facts, self._traffic = log_facts, traffic
+        self._quorum_facts = quorum_facts
         self._removals = removals
         self._writable, self._buffered = writable, buffered
         self._topics, self._labels = topics, topic_labels or TopicLabels(0)
@@ -116,6 +119,8 @@ class Gauges:
         yield
         if self._log_facts is not None:
             self._log(self._log_facts())
+        if self._quorum_facts is not None:
+            self._quorum(self._quorum_facts())
         if self._traffic is not None:
             self._storage(self._traffic())
         if self._removals is not None:
@@ -271,6 +276,19 @@ class Gauges:
             counter = log.connections_opened if name == "opened" else log.errors.labels(name)
             counter.inc(count - self._log_counts[name])
             self._log_counts[name] = count
+
+    def _quorum(self, facts: Mapping[str, Any]) -> None:
+        quorum = self._metrics.quorum
+        quorum.role.clear()
+        quorum.role.labels(facts["role"] or "closed").set(1)
+        leader = facts.get("leader")
+        quorum.leader.set(NOBODY if leader is None else leader)
+        quorum.heard.set(len(facts.get("heard", ())))
+        if facts["role"] is not None:
+            quorum.epoch.set(facts["epoch"])
+            quorum.voters.set(len(facts["voters"]))
+            quorum.end.set(facts["end"])
+            quorum.committed.set(facts["committed"])
 
     def _storage(self, traffic: Traffic) -> None:
         storage = self._metrics.storage

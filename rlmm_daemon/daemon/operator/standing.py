@@ -49,7 +49,8 @@ class Standing:
     ) -> None:
         """`log_facts` are the event log's connections'; `copying` tells of the copies' process.
 
-        Of these facts `controllers` is how following the cluster's controllers stands.
+        Of these facts `controllers` is how following the cluster's controllers stands, `quorum` how
+        this daemon's replica does, and `leaderless` why a quorum takes no writes.
         """
         self._manager = manager
         self._config = config
@@ -102,7 +103,8 @@ class Standing:
                 "topic_id": identity and uuid_text(identity.topic_id),
                 "partition_count": identity and identity.partition_count,
                 "trouble": fleet.trouble and fleet.trouble.message,
-                "unwritable": self._refusal(log_facts) or None,
+                "unwritable": self._refusal(log_facts) or log_facts.get("leaderless") or None,
+                "quorum": log_facts.get("quorum"),
                 "warnings": log_facts.get("warnings", []),
                 "connections": log_facts.get("connections"),
                 "failure": _failure(fleet.whole_failure, None),
@@ -233,6 +235,7 @@ class Standing:
             facts,
             log_warnings=tuple(log_facts.get("warnings", ())),
             log_refusal=self._refusal(log_facts),
+            leaderless=str(log_facts.get("leaderless", "")),
         )
         known = log_facts.get("partitions", {}).get(facts.metadata_partition)
         if known is not None:

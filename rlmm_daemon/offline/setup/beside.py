@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from rlmm_daemon.adapters.storage.s3 import probe
-from rlmm_daemon.config import Config, EmbeddedLog, LocalStorage, S3Storage
+from rlmm_daemon.config import Config, KafkaLog, LocalStorage, S3Storage
 from rlmm_daemon.offline.setup.broker import Broker
 
 #: Of these the units' sandbox shows nothing, or something else.
@@ -29,7 +29,7 @@ UNIT_OF_PACKAGE: Final = "kafka"
 
 def acls(config: Config, broker: Broker, principal: str) -> str | None:
     """Return a script that gives the daemon its rights; None where nobody asks for rights."""
-    if isinstance(config.event_log, EmbeddedLog) or not broker.authorizes:
+    if not isinstance(config.event_log, KafkaLog) or not broker.authorizes:
         return None
     add = (
         f'kafka-acls.sh --bootstrap-server {shlex.quote(broker.address)} "$@" --add '

@@ -60,6 +60,22 @@ directory = "{home}/log"
 kind = "local"
 directory = "{home}/remote"
 """
+QUORUM = """
+[daemon]
+broker_id = 1
+cluster_id = "c"
+state_dir = "{home}/state"
+[event_log]
+kind = "quorum"
+[event_log.quorum]
+listen = "10.0.0.1:9393"
+[event_log.quorum.security]
+ca_file = "{home}/secrets/certificate"
+certificate_file = "{home}/secrets/certificate"
+key_file = "{home}/secrets/key"
+users_file = "{home}/secrets/access"
+password_file = "{home}/secrets/password"
+"""
 
 
 @pytest.fixture
@@ -81,12 +97,27 @@ def found(home: Path, *overrides: str, text: str = TEXT) -> list[tuple[str, str]
     return [(each.check, each.found.replace(f"{home}/", "")) for each in rows]
 
 
-@pytest.mark.parametrize("text", [TEXT, EMBEDDED])
+@pytest.mark.parametrize("text", [TEXT, EMBEDDED, QUORUM])
 def test_what_is_the_daemons_own_is_no_exposure(home, text):
     assert found(home, text=text) == []
     config = parse(text.format(home=home), [])
     (ok,) = access(config, str(home / "etc" / "rlmm.toml"))
     assert ok.verdict == "ok"
+
+
+@pytest.mark.parametrize(
+    ("name", "check"),
+    [
+        ("secrets/key", "secret files"),
+        ("secrets/access", "secret files"),
+        ("secrets/password", "secret files"),
+        ("state/quorum", "own directories"),
+    ],
+)
+def test_what_a_quorums_replica_is_known_by_is_its_own(home, name, check):
+    (home / "state/quorum").mkdir(mode=0o750)
+    (home / name).chmod(0o777)
+    assert check in [each for each, _ in found(home, text=QUORUM)]
 
 
 @pytest.mark.parametrize("name", SECRETS)

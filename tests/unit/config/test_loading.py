@@ -12,15 +12,26 @@ from rlmm_daemon.config import (
     EmbeddedLog,
     KafkaLog,
     LocalStorage,
+    QuorumLog,
     differences,
     effective_toml,
     load,
     parse,
 )
-from rlmm_daemon.config.loading import load_reconcile
+from rlmm_daemon.config.loading import _make_paths_absolute, load_reconcile
 from rlmm_daemon.config.reconcile import Output, ReconcileConfig, Safety, Spark
 from rlmm_daemon.domain.errors import ConfigError
 
+#: Of a replica.
+QUORUM_FILES = (
+    "ca_file",
+    "certificate_file",
+    "key_file",
+    "users_file",
+    "password_file",
+    "token_keys_file",
+    "token_file",
+)
 DEMO = Path(__file__).parents[3] / "config" / "rlmm.toml"
 NIGHTLY = DEMO.with_name("reconcile.toml")
 SMALLEST = """
@@ -37,6 +48,16 @@ kind = "kafka"
 [event_log.kafka]
 bootstrap = ["127.0.0.1:9092", "[::1]:9093"]
 """
+QUORUM = """
+[daemon]
+broker_id = 1
+cluster_id = "c"
+[event_log]
+kind = "quorum"
+[event_log.quorum]
+listen = "127.0.0.1:9393"
+"""
+KINDS = '"embedded" or "kafka" or "quorum"'
 LOCAL = """
 [storage]
 kind = "local"
@@ -145,6 +166,102 @@ def test_the_demo_file_explains_every_key_of_the_kafka_log_with_its_default():
             assert value == default or default is None or key == "bootstrap", f"{section}.{key}"
 
 
+def test_the_demo_file_explains_every_key_of_a_quorums_log_with_its_default():
+    lines = DEMO.read_text().splitlines()
+    told = tomllib.loads(
+        "\n".join(line.removeprefix("#### ") for line in lines if line.startswith("#### "))
+    )["event_log"]
+    brokers = "[event_log.quorum.brokers]\nbootstrap = ['b:1']"
+    known = msgspec.to_builtins(parse(f"{QUORUM}\n{brokers}"))["event_log"]
+    del known["quorum"]["brokers"]["security"]  # its keys stand at the Kafka log's
+    assert told["quorum"]["brokers"].pop("security") == {"protocol": "PLAINTEXT"}
+    assert shape_of(told) == shape_of(known)
+    required, sections = {"listen", "bootstrap"}, [(told["quorum"], known["quorum"])]
+    sections += [(told["quorum"][each], known["quorum"][each]) for each in ("security", "brokers")]
+    for table, defaults in sections:
+        for key, value in table.items():
+            if not isinstance(value, dict) and defaults[key] is not None and key not in required:
+                assert value == (list(defaults[key]) if isinstance(value, list) else defaults[key])
+
+
+def test_a_quorums_log_takes_every_default_and_is_in_force_as_printed():
+    config = parse(QUORUM)
+    assert isinstance(config.event_log, QuorumLog)
+    assert config.quorum_directory == "/var/lib/rlmm/quorum"
+    assert config.shares_log
+    assert not config.asks_brokers
+    assert parse(effective_toml(config)) == config
+
+
+def test_a_quorums_files_are_made_absolute():
+    text = f"{QUORUM}directory = 'q'\n[event_log.quorum.security]\n"
+    text += "".join(f"{key} = '{key}'\n" for key in QUORUM_FILES)
+    raw = tomllib.loads(text)
+    _make_paths_absolute(raw)
+    quorum = raw["event_log"]["quorum"]
+    assert quorum["directory"] == f"{Path.cwd()}/q"
+    assert quorum["security"] == {key: f"{Path.cwd()}/{key}" for key in QUORUM_FILES}
+
+
+SECURITY = "[event_log.quorum.security]\n"
+CERTIFICATE = "ca_file = '/a'\ncertificate_file = '/b'\nkey_file = '/c'\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (QUORUM.replace('cluster_id = "c"', ""), "daemon.cluster_id is missing: the quorum"),
+        (QUORUM.replace("9393", "0"), 'event_log.quorum.listen = "127.0.0.1:0": a port is'),
+        (QUORUM.replace("9393", "70000"), 'event_log.quorum.listen = "127.0.0.1:70000": a port'),
+        (QUORUM + "bootstrap = ['b:0']", 'event_log.quorum.bootstrap[0] = "b:0": a port is'),
+        (QUORUM.replace("127.0.0.1", "0.0.0.0"), 'event_log.quorum.listen = "0.0.0.0:9393": the'),
+        (QUORUM + "bootstrap = ['127.0.0.1:9393']", "event_log.quorum.bootstrap names this"),
+        (QUORUM.replace("127.0.0.1", "10.0.0.1"), "is not on loopback, and nobody would prove"),
+        (QUORUM.replace("127.0.0.1", "host.example"), "is not on loopback, and nobody would"),
+        (QUORUM + "election_timeout_ms = 2000", "event_log.quorum.fetch_timeout_ms is below"),
+        (QUORUM + LOCAL, "the table [event_log.quorum.brokers] is missing"),
+        (
+            QUORUM.replace("[event_log.quorum]", "single_broker = true\n[event_log.quorum]")
+            + "[event_log.quorum.brokers]\nbootstrap = ['b:1']",
+            "[event_log.quorum.brokers] is set, and event_log.single_broker = true",
+        ),
+        (
+            QUORUM + "[event_log.quorum.brokers]\nbootstrap = ['b:1']\n"
+            "[event_log.quorum.brokers.security]\nprotocol = 'SASL_SSL'",
+            "event_log.quorum.brokers.security.mechanism is missing",
+        ),
+        (QUORUM + SECURITY + "key_file = '/k'", "certificate_file and key_file belong together"),
+        (QUORUM + SECURITY + "password_file = '/p'", "event_log.quorum.security.ca_file is"),
+        (QUORUM + SECURITY + "ca_file = '/a'", "event_log.quorum.security.certificate_file is"),
+        (
+            QUORUM + SECURITY + CERTIFICATE + "password_file = '/p'\ntoken_file = '/t'",
+            "password_file and token_file are both set",
+        ),
+        (
+            QUORUM + SECURITY + CERTIFICATE + "token_issuer = 'me'",
+            "token_keys_file, token_issuer and token_audience belong together",
+        ),
+        (QUORUM + SECURITY + CERTIFICATE + "users_file = '/u'", "password_file or token_file is"),
+        (QUORUM + SECURITY + CERTIFICATE + "insecure = true", "insecure = true and ca_file are"),
+        (QUORUM + SECURITY + "password = 'x'", "security.password is not a key; did you mean"),
+    ],
+)
+def test_what_a_quorum_needs_is_asked_for(text: str, problem: str):
+    assert any(problem in each for each in problems(text)), problems(text)
+
+
+def test_a_quorum_of_one_broker_needs_no_other_word_on_topics():
+    alone = QUORUM.replace("[event_log.quorum]", "single_broker = true\n[event_log.quorum]")
+    config = parse(alone + LOCAL, ['daemon.log_dirs=["/k"]'])
+    assert not config.shares_log
+
+
+def test_a_quorum_beyond_loopback_takes_a_certificate_or_the_word_insecure():
+    beyond = QUORUM.replace("127.0.0.1", "10.0.0.1") + SECURITY
+    assert parse(beyond + CERTIFICATE).shares_log
+    assert parse(beyond + "insecure = true").shares_log
+
+
 def test_a_kafka_log_needs_no_cluster_id_and_is_in_force_as_printed():
     config = parse(f"{KAFKA}\n[daemon]\nbroker_id = 1")
     assert isinstance(config.event_log, KafkaLog)
@@ -228,13 +345,9 @@ def test_a_key_unlike_any_other_is_answered_with_the_list():
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
-        ('kind = "embedded"\n', "", 'event_log.kind is missing: set it to "embedded" or "kafka"'),
-        (
-            '"embedded"',
-            '"raft"',
-            'event_log.kind = "raft": this version knows "embedded" or "kafka"',
-        ),
-        ('"embedded"', "[1]", 'event_log.kind = [1]: this version knows "embedded" or "kafka"'),
+        ('kind = "embedded"\n', "", f"event_log.kind is missing: set it to {KINDS}"),
+        ('"embedded"', '"raft"', f'event_log.kind = "raft": this version knows {KINDS}'),
+        ('"embedded"', "[1]", f"event_log.kind = [1]: this version knows {KINDS}"),
         ('cluster_id = "c"\n', "", "daemon.cluster_id is missing: an embedded log can't"),
         ("= true", "= false", "event_log.single_broker = false: an embedded log is this"),
         ("broker_id = 1", "broker_id = -1", "daemon.broker_id = -1: expected int >= 0"),
@@ -266,7 +379,7 @@ def test_a_missing_table_is_named_with_what_it_has_to_hold():
         "the table [daemon] is missing",
         "daemon.broker_id is missing and has no default",
         "the table [event_log] is missing",
-        'event_log.kind is missing: set it to "embedded" or "kafka"',
+        f"event_log.kind is missing: set it to {KINDS}",
     ]
 
 

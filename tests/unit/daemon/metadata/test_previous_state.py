@@ -626,6 +626,12 @@ async def test_a_log_in_the_place_of_one_that_only_the_positions_name_is_not_tak
             "No space left on device",
             "rlmm status",
         ),
+        (
+            {"leaderless": "replica 3, prospective in epoch 2, hears of the voters 3, not 1, 2"},
+            "quorum_takes_no_writes",
+            "hears of the voters 3, not 1, 2",
+            "rlmm status",
+        ),
     ],
 )
 async def test_explain_says_what_is_wrong_with_the_log_beside_the_answer(

@@ -86,3 +86,42 @@ async def test_paused_topics_and_the_copies_that_they_refused_are_counted(rig):
         list(shown._steps())
         assert "\nrlmm_topics_paused 1.0\n" in shown._metrics.text().decode()
         assert "\nrlmm_copies_paused_total 1.0\n" in shown._metrics.text().decode()
+
+
+async def test_a_quorums_log_is_told_by_its_replicas_own_word(rig):
+    facts = {
+        "role": "follower",
+        "epoch": 4,
+        "leader": 2,
+        "voters": [1, 2, 3],
+        "heard": [1, 2],
+        "end": 90,
+        "committed": 88,
+    }
+
+    def told(shown: gauges.Gauges) -> dict[str, float]:
+        lines = shown._metrics.text().decode().splitlines()
+        pairs = [line.rpartition(" ") for line in lines if line.startswith("rlmm_quorum_")]
+        return {name.removeprefix("rlmm_quorum_"): float(value) for name, _, value in pairs}
+
+    async with rig.manager(snapshots=NEVER) as manager:
+        shown = gauges_of(manager)
+        shown._quorum_facts = lambda: facts
+        assert (told(shown)["leader"], told(shown)["epoch"]) == (-1, -1)
+        list(shown._steps())
+        assert told(shown) == {
+            'role{role="follower"}': 1,
+            "leader": 2,
+            "epoch": 4,
+            "voters": 3,
+            "voters_heard": 2,
+            "end_offset": 90,
+            "committed_offset": 88,
+        }
+        facts |= {"role": "candidate", "leader": None, "heard": [1]}
+        list(shown._steps())
+        assert (told(shown)['role{role="candidate"}'], told(shown)["leader"]) == (1, -1)
+        facts.clear()
+        facts |= {"role": None, "why": "its disk failed"}
+        list(shown._steps())
+        assert (told(shown)['role{role="closed"}'], told(shown)["voters_heard"]) == (1, 0)
