@@ -28,6 +28,8 @@ from rlmm_daemon.adapters.event_log.embedded.verify import (
 )
 from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.adapters.os.disk import LocalDisk
+from rlmm_daemon.adapters.quorum.files.formatted import TOPIC
+from rlmm_daemon.adapters.quorum.files.layout import Layout
 from rlmm_daemon.codec import batches, records
 from rlmm_daemon.codec.snapshot import Header
 from rlmm_daemon.codec.state_files import Announced, Identity, Lost, Positions
@@ -343,5 +345,11 @@ def _require_directory(directory: str) -> None:
 async def _identity(disk: Disk, directory: str) -> LogIdentity:
     identity = await read_identity(disk, directory)
     if identity is None:
+        if await disk.exists(Layout(directory, TOPIC).meta):
+            raise InvalidArgument(
+                f"{directory} is a replica of a quorum's log, which checks its files at each start "
+                "and mends them from the others; see rlmm quorum describe",
+                path=directory,
+            )
         raise InvalidArgument(f"{directory} holds no event log", path=directory)
     return identity

@@ -13,7 +13,14 @@ from rlmm_daemon.adapters.quorum.files.formatted import note_abandoned
 from rlmm_daemon.config import Config, parse
 from rlmm_daemon.core.raft.voters import Endpoint, ReplicaKey
 from rlmm_daemon.domain.errors import ConfigError, InvalidArgument
-from rlmm_daemon.offline import checkup, checkup_quorum, log_adoption, log_contents, log_naming
+from rlmm_daemon.offline import (
+    answers,
+    checkup,
+    checkup_quorum,
+    log_adoption,
+    log_contents,
+    log_naming,
+)
 from rlmm_daemon.offline.finding import CheckResult
 from rlmm_daemon.offline.verification import reading
 from rlmm_daemon.wiring.log_alone import log_alone
@@ -147,6 +154,17 @@ async def test_a_command_that_would_read_it_says_what_does(
     with pytest.raises(ConfigError, match="does not read a quorum's log yet"):
         await command(config)
     assert not (tmp_path / "absent").exists()
+
+
+@pytest.mark.parametrize("command", [answers.verify_log, answers.seal_log])
+def test_its_directory_is_not_checked_as_an_embedded_log(
+    tmp_path: Path, command: Callable[[str], object]
+) -> None:
+    quorum = Quorum(tmp_path, 1, 0, CALM)
+    asyncio.run(quorum.format(1))
+    with pytest.raises(InvalidArgument, match="is a replica of a quorum's log"):
+        command(str(quorum.directory(1)))
+    quorum.disk.close()
 
 
 def test_it_is_neither_kafkas_topic_nor_an_embedded_log(tmp_path: Path) -> None:
