@@ -29,8 +29,9 @@ demo-kafka: install ## The main job beside a real three-node cluster, leader and
 demo-cluster: install plugin ## What tiers where on three brokers, while a leader is killed
 	$(BIN)/python -m deploy.dev.demos.cluster
 
-demo-quorum: install ## Three replicas elect, lose their leader and a disk, and change who counts
+demo-quorum: install ## Three replicas elect, lose their leader and a disk; the main job on a quorum of one
 	$(BIN)/python -m deploy.dev.demos.quorum
+	$(BIN)/python -m deploy.dev.demos.local --log quorum
 
 NODES ?= 1
 

@@ -25,7 +25,7 @@ from rlmm_daemon.client import Client
 from rlmm_daemon.domain.errors import IndexNotFound, OutcomeUnknown, RlmmError
 from rlmm_daemon.domain.ids import SegmentId, TopicIdPartition, uuid_text
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState
-from tests.support import kafka_segments
+from tests.support import kafka_segments, quorum_daemons
 from tests.support.daemon_process import DaemonProcess
 from tests.support.kafka_segments import INDEX_SUFFIXES, KafkaSegment
 
@@ -382,9 +382,14 @@ def main() -> int:
     """Return the exit code."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--keep", action="store_true", help="leave the directory behind")
-    keep = options.parse_args().keep
+    options.add_argument(
+        "--log", choices=["embedded", "quorum"], default="embedded", help="what keeps the events"
+    )
+    chosen = options.parse_args()
+    keep = chosen.keep
     directory = Path(tempfile.mkdtemp(prefix="rlmm-demo-"))
-    demo = Demo(DaemonProcess(directory), Console(highlight=False))
+    settings = quorum_daemons.of_one(directory) if chosen.log == "quorum" else None
+    demo = Demo(DaemonProcess(directory, settings), Console(highlight=False))
     begun = time.perf_counter()
     try:
         run(demo)

@@ -47,6 +47,7 @@ from rlmm_daemon.domain.segment import SegmentState as S
 
 #: How long an order waits to be judged; a longer replay goes on and is answered as it stands.
 JUDGED_SECONDS: Final = 20.0
+_OF_OTHERS: Final = "others have this log, too: it is theirs to mend"
 _UNREAD: Final = (
     "its log was not read to the end yet, so nothing was put back: what is still to be read may "
     "show it, or its end; ask again once it is read (rlmm partitions)"
@@ -282,7 +283,7 @@ class Mending:
             if self._repair_log is None or failure.instead is not None:
                 # What names another command is no damage: to mend it would make it one.
                 ours = self._repair_log is not None
-                row["error"] = failure.evidence if ours else "this log is the brokers' to mend"
+                row["error"] = failure.evidence if ours else _OF_OTHERS
                 follower.retry()
                 return row
             await follower.known_to_snapshot()

@@ -379,12 +379,15 @@ async def test_what_serves_from_a_snapshot_is_told_to_be_read_before_it_is_repai
     assert answer["not_read"] == [], "the brokers' log is theirs to mend"
 
 
-async def test_a_log_that_is_the_brokers_is_only_read_again():
+THEIRS = "others have this log, too: it is theirs to mend"
+
+
+async def test_a_log_that_others_have_too_is_only_read_again():
     again = lost(FailureReason.LOG_CORRUPT)
     follower = Failed(failure=again, verdicts=[again])
     (row,) = (await ordered(follower)[0].repair(cast("Any", [follower])))["repaired"]
     assert follower.done == ["retry"]
-    assert (row["error"], row["state"]) == ("this log is the brokers' to mend", "failed")
+    assert (row["error"], row["state"]) == (THEIRS, "failed")
     assert row["next"] == again.command(NUMBER)
 
 
