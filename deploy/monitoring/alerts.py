@@ -199,6 +199,22 @@ ALERTS: Final = (
         fault=(Level("rlmm_log_writable", bad=0, good=1),),
     ),
     Alert(
+        name="RlmmQuorumLeaderless",
+        metric="rlmm_quorum_leader",
+        expr="rlmm_quorum_leader == -1 and rlmm_quorum_epoch >= 0",
+        lasting="1m",
+        severity="page",
+        because="this replica hears no leader of its quorum: `rlmm status` names the voters heard",
+        meanwhile="Writes are refused here, and look-ups answered from what was read. Nothing is "
+        "lost.",
+        ends="Start the daemons of the voters that are not heard, or mend the way to them: most of "
+        "them have to hear each other. `rlmm quorum describe` asks any that runs.",
+        fault=(
+            Level("rlmm_quorum_leader", bad=-1, good=2),
+            Level("rlmm_quorum_epoch", bad=3, good=3),
+        ),
+    ),
+    Alert(
         name="RlmmSnapshotsFail",
         metric="rlmm_snapshots_total",
         expr='increase(rlmm_snapshots_total{outcome=~"failed|rejected"}[1h]) > 0',

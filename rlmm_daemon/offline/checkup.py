@@ -27,7 +27,7 @@ from rlmm_daemon.daemon.base.state_directory import StateDirectory
 from rlmm_daemon.domain.errors import RlmmError
 from rlmm_daemon.domain.ids import MetadataPartition, uuid_text
 from rlmm_daemon.domain.segment import SegmentSnapshot
-from rlmm_daemon.offline import checkup_broker, checkup_host, checkup_quorum, checkup_storage
+from rlmm_daemon.offline import checkup_broker, checkup_host, checkup_storage
 from rlmm_daemon.offline.checkup_kafka import (
     connection,
     controllers,
@@ -39,6 +39,7 @@ from rlmm_daemon.offline.checkup_kafka import (
 )
 from rlmm_daemon.offline.finding import CheckResult
 from rlmm_daemon.offline.log_adoption import read_before
+from rlmm_daemon.offline.quorum import checkup as quorum
 from rlmm_daemon.ports.event_log import NO_EPOCH, LogIdentity, LogMoved, LogRange
 from rlmm_daemon.wiring.log_alone import log_alone
 
@@ -101,7 +102,7 @@ async def _of_log(config: Config, seconds: float) -> list[CheckResult]:
         case KafkaLogConfig():
             return await _kafka(config, seconds)
         case QuorumLog():
-            return await checkup_quorum.checks(config, seconds)
+            return await quorum.checks(config, seconds)
 
 
 def _gone(config: Config) -> str:

@@ -13,7 +13,7 @@ from rlmm_daemon.core.raft.voters import Endpoint
 from rlmm_daemon.domain.ids import uuid_text
 
 if TYPE_CHECKING:
-    from rlmm_daemon.offline.quorum_forcing import Forced
+    from rlmm_daemon.offline.quorum.forcing import Forced
 
 
 @click.command("force-voters", short_help="Go on without a majority that is lost for good.")
@@ -56,7 +56,7 @@ def force_voters(
     before[], unread[], new_epoch, executed}.
     """
     # Imported late: it brings the rooms of the daemon along.
-    from rlmm_daemon.offline.quorum_forcing import force
+    from rlmm_daemon.offline.quorum.forcing import force
 
     with order(directories=directories) if execute else nullcontext():
         found = force(directories, listen, servers=servers, execute=execute)

@@ -115,7 +115,8 @@ def format_command(
             click.echo(f"keep the id that was drawn: --directory-id {plan.told()['directory_id']}")
     else:
         click.echo(
-            f"written; next: rlmm quorum run {plan.directory} --listen HOST:PORT --server ..."
+            f"written; next: rlmm quorum run {plan.directory} --listen HOST:PORT --server ..., or "
+            f"a daemon with event_log.quorum.directory = {plan.directory}"
         )
 
 

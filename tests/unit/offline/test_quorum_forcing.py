@@ -18,8 +18,9 @@ from rlmm_daemon.core.raft.log_facts import Batch, LogPoint
 from rlmm_daemon.core.raft.turn import LeaderChange
 from rlmm_daemon.core.raft.voters import Endpoint, ReplicaKey, Voter, VotersAt, VoterSet
 from rlmm_daemon.domain.errors import ConfigError, InvalidArgument, NotReady
-from rlmm_daemon.offline import quorum_forcing, quorum_format
-from rlmm_daemon.offline.quorum_forcing import Forced
+from rlmm_daemon.offline import quorum_format
+from rlmm_daemon.offline.quorum import forcing
+from rlmm_daemon.offline.quorum.forcing import Forced
 
 CLUSTER = "c2lkZWNhci1kZXYta2Fma2"
 HERE = Endpoint("QUORUM", "127.0.0.1", 9393)
@@ -86,7 +87,7 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def force(*directories: str, execute: bool = True, servers: Sequence[Endpoint] = ()) -> Forced:
-    return quorum_forcing.force(directories, HERE, servers=servers, execute=execute)
+    return forcing.force(directories, HERE, servers=servers, execute=execute)
 
 
 def test_the_newest_log_goes_on_and_the_others_are_abandoned(bench):

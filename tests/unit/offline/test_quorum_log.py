@@ -16,12 +16,12 @@ from rlmm_daemon.domain.errors import ConfigError, InvalidArgument
 from rlmm_daemon.offline import (
     answers,
     checkup,
-    checkup_quorum,
     log_adoption,
     log_contents,
     log_naming,
 )
 from rlmm_daemon.offline.finding import CheckResult
+from rlmm_daemon.offline.quorum import checkup as checkup_quorum
 from rlmm_daemon.offline.verification import reading
 from rlmm_daemon.wiring.log_alone import log_alone
 from tests.support.quorum import CALM, CLUSTER_ID, Quorum, quorum_of_ours
