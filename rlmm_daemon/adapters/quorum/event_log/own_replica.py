@@ -124,6 +124,13 @@ class OwnReplica:
         return not (seeks or self._doubts)
 
     def _changed_role(self, replica: Replica) -> None:
+        _log.info(
+            "quorum_role",
+            role=_role(replica),
+            epoch=replica.epoch,
+            leader=replica.leader,
+            voters=[key.id for key in replica.in_force.keys],
+        )
         if not isinstance(replica.role, Leader | Follower):
             self._doubts = True
 

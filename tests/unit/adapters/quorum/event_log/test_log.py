@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.adapters.quorum.event_log import QuorumLog, QuorumLogOptions
@@ -234,16 +235,20 @@ async def test_whoever_leads_is_told_to_those_that_ask(tmp_path: Path) -> None:
     async with quorum_of_ours(tmp_path, voters=3, observers=1) as quorum:
         await quorum.stop(4)
         async with log_at(quorum, 4) as log:
-            seen: list[int | None] = []
-            log.on_leader.append(lambda: seen.append(log.leader))
-            await log.open(create=True)
+            rung = asyncio.Event()
+            log.on_leader.append(rung.set)
+            with capture_logs() as lines:
+                await log.open(create=True)
+            said = [line for line in lines if line["event"] == "quorum_role"]
+            assert (said[-1]["role"], said[-1]["voters"]) == ("observer", [1, 2, 3])
             former = await quorum.until_led()
             await until(lambda: log.leader == former)
             assert log.facts()["role"] == "observer"
             assert log.facts()["heard"] == [former]
+            rung.clear()
             await quorum.kill(former)
             await until(lambda: log.leader not in {None, former})
-            assert former in seen, "it was said"
+            assert rung.is_set()
 
 
 async def test_a_directory_that_is_restored_repeats_nothing(tmp_path: Path) -> None:
