@@ -170,6 +170,15 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command), row.module
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; for a mistyped one say which it may be, without importing any."""
+        wanted = args[0]
+        if wanted not in self.rows and not wanted.startswith("-") and not ctx.resilient_parsing:
+            raise click.exceptions.NoSuchCommand(wanted, possibilities=self.rows, ctx=ctx)
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands, under their heads, from the table alone."""
         del ctx

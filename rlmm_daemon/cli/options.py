@@ -8,11 +8,31 @@ from typing import Any, Final
 import click
 import msgspec
 
+from rlmm_daemon.domain.errors import InvalidArgument
+from rlmm_daemon.domain.ids import uuid_bytes
+
 CONFIG_DEFAULT: Final = "/etc/rlmm/rlmm.toml"
 SOCKET_DEFAULT: Final = "/run/rlmm/rlmm.sock"
 #: `sun_path` holds 108 bytes, the last of them a zero.
 SOCKET_PATH_BYTES_MAX: Final = 107
 TIMEOUT_SECONDS_DEFAULT: Final = 30.0
+
+
+class _KafkaUuid(click.ParamType[str]):
+    """A topic's or a segment's id in Kafka's text form; wrong usage if it is none."""
+
+    name = "uuid"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return it as it was typed."""
+        try:
+            uuid_bytes(value)
+        except InvalidArgument as error:
+            self.fail(error.message, param, ctx)
+        return value
+
+
+KAFKA_UUID: Final = _KafkaUuid()
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):

@@ -42,7 +42,9 @@ def ids(it: Stocked, partition: int) -> list[str]:
 
 def test_status_names_what_there_is(it: Stocked):
     answer = json.loads(ran(it, "status", "--json"))
-    assert answer["broker"] == {"announced": True, "leads": 2, "follows": 0}
+    plugins = {"metadata": "rlmm-client"}
+    broker = {"announced": True, "leads": 2, "follows": 0, "plugins": plugins}
+    assert answer["broker"] == broker
     assert answer["segments"]["COPY_SEGMENT_FINISHED"] == 6
     assert answer["metadata_partitions"] == {"ready": COUNT}
     said = ran(it, "status")

@@ -49,9 +49,9 @@ def command(*, target: Target) -> None:
     --json: owned[], removals[{partition, step, held, segments_left, bytes_left,
     segments_deleted, error, since_ms}], stuck[{partition, kind, step, segments, oldest}],
     errors[{partition, error}], orders[], deleted{why: segments}, failures, waiting,
-    observation{watches, last_look_ms, trouble, seen_alive, marked, topics[{topic_id, clock,
-    since_ms, due_ms}]} or null; and with "none" left[{topic, topic_id, gone, partitions, segments,
-    deletes_begun, bytes}], not_asked, not_ready[].
+    observation{watches, last_look_ms, trouble, seen_alive, marked, topics[{topic_id, topic,
+    clock, since_ms, due_ms}]} or null; and with "none" left[{topic, topic_id, gone, partitions,
+    segments, deletes_begun, bytes}], not_asked, not_ready[].
     """  # noqa: D301 - click's own mark
     with asking(target) as client:
         answer = client.cleanup()
@@ -144,10 +144,11 @@ def _show_observation(observation: dict[str, Any]) -> None:
     if observation["trouble"]:
         click.echo(f"the last look at the cluster failed: {observation['trouble']}")
     if observation["topics"]:
-        columns = ("unknown to every broker", "clock", "since", "marked at")
+        columns = ("unknown to every broker", "topic", "clock", "since", "marked at")
         rows = [
             (
                 row["topic_id"],
+                row.get("topic"),  # a daemon from before does not name it
                 row["clock"].replace("_", " "),
                 _at(row["since_ms"]),
                 _at(row["due_ms"]),

@@ -23,7 +23,7 @@ from rlmm_daemon.cli.mend.reconcile_options import config_options
 from rlmm_daemon.cli.output import show_error, show_facts, show_json, show_table
 from rlmm_daemon.config import load
 from rlmm_daemon.config.loading import load_reconcile
-from rlmm_daemon.domain.errors import ConfigError, InvalidArgument, StorageNotConfigured
+from rlmm_daemon.domain.errors import ConfigError, StorageNotConfigured
 from rlmm_daemon.reconcile.errors import Stopped, plain
 from rlmm_daemon.reconcile.read import lives
 
@@ -107,7 +107,8 @@ def accept_record(
 ) -> None:
     """Say that a record of the log, which is no event, hides nothing; runs then pass it."""
     if not _SHA256.fullmatch(sha256):
-        raise InvalidArgument("SHA256 is 64 hexadecimal digits, as the refused run printed it")
+        said = "SHA256 is 64 hexadecimal digits, as the refused run printed it"
+        raise click.BadParameter(said, param_hint="SHA256")
     from rlmm_daemon.reconcile import control
 
     record = control.AcceptedRecord(

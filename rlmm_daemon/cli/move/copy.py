@@ -10,7 +10,7 @@ import click
 
 from rlmm_daemon.cli.asking import asking_log
 from rlmm_daemon.cli.look.segments import show
-from rlmm_daemon.cli.options import Target, daemon_options
+from rlmm_daemon.cli.options import KAFKA_UUID, Target, daemon_options
 from rlmm_daemon.codec.api import SegmentFiles
 from rlmm_daemon.domain.errors import InvalidArgument
 from rlmm_daemon.domain.ids import (
@@ -41,7 +41,7 @@ def _epochs(_ctx: click.Context, _parameter: click.Parameter, text: str) -> dict
 
 
 @click.command("copy")
-@click.argument("topic_id", metavar="TOPIC_ID")
+@click.argument("topic_id", metavar="TOPIC_ID", type=KAFKA_UUID)
 @click.argument("partition", metavar="TOPIC-PARTITION")
 @click.option("--dir", "directory", required=True, metavar="DIR", help="The partition's directory.")
 @click.option("--start-offset", required=True, type=click.IntRange(min=0), help="Names the files.")
@@ -55,7 +55,12 @@ def _epochs(_ctx: click.Context, _parameter: click.Parameter, text: str) -> dict
 )
 @click.option("--broker-id", type=click.IntRange(min=0), help="The daemon's own by default.")
 @click.option("--max-timestamp-ms", type=int, default=-1, help="Of the segment's records.")
-@click.option("--segment-id", metavar="ID", help="Of an interrupted copy: wait for it, show it.")
+@click.option(
+    "--segment-id",
+    metavar="ID",
+    type=KAFKA_UUID,
+    help="Of an interrupted copy: wait for it, show it.",
+)
 @daemon_options
 def command(
     topic_id: str,

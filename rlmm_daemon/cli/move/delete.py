@@ -3,7 +3,7 @@
 import click
 
 from rlmm_daemon.cli.asking import asking_log, one_partition, one_segment
-from rlmm_daemon.cli.options import Target, daemon_options
+from rlmm_daemon.cli.options import KAFKA_UUID, Target, daemon_options
 from rlmm_daemon.cli.output import show_json
 from rlmm_daemon.core import phrases
 from rlmm_daemon.domain.ids import uuid_text
@@ -11,7 +11,7 @@ from rlmm_daemon.domain.ids import uuid_text
 
 @click.command("delete")
 @click.argument("partition", metavar="TOPIC-PARTITION")
-@click.argument("segment_id", metavar="SEGMENT_ID")
+@click.argument("segment_id", metavar="SEGMENT_ID", type=KAFKA_UUID)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @daemon_options
 def command(partition: str, segment_id: str, *, yes: bool, target: Target) -> None:

@@ -9,7 +9,7 @@ from typing import BinaryIO, Final
 import click
 
 from rlmm_daemon.cli.asking import asking_log, one_partition, one_segment
-from rlmm_daemon.cli.options import Target, daemon_options
+from rlmm_daemon.cli.options import KAFKA_UUID, Target, daemon_options
 from rlmm_daemon.client import BulkReader
 from rlmm_daemon.core import phrases
 
@@ -30,7 +30,7 @@ def _range(_ctx: click.Context, _parameter: click.Parameter, text: str) -> tuple
 
 @click.command("fetch")
 @click.argument("partition", metavar="TOPIC-PARTITION")
-@click.argument("segment_id", metavar="SEGMENT_ID")
+@click.argument("segment_id", metavar="SEGMENT_ID", type=KAFKA_UUID)
 @click.option(
     "--range",
     "span",
@@ -57,6 +57,8 @@ def command(
 
     FILE appears only when all of it has arrived. The ids are those of rlmm segments.
     """
+    if output == "-" and sys.stdout.isatty():
+        raise click.UsageError("a segment is binary, and this is a terminal: -o FILE, or a pipe")
     with asking_log(target) as client:
         segment = one_segment(client, one_partition(client, partition), segment_id)
         if index is not None:

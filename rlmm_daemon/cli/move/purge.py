@@ -5,14 +5,15 @@ from typing import Any
 import click
 
 from rlmm_daemon.cli.asking import asking_log
-from rlmm_daemon.cli.options import Target, daemon_options
+from rlmm_daemon.cli.options import KAFKA_UUID, Target, daemon_options
 from rlmm_daemon.cli.output import show_json, show_table
 from rlmm_daemon.core import phrases
 from rlmm_daemon.domain.ids import TopicId, uuid_bytes
+from rlmm_daemon.observability.escape import escape
 
 
 @click.command("purge")
-@click.argument("topic_id", metavar="TOPIC_ID")
+@click.argument("topic_id", metavar="TOPIC_ID", type=KAFKA_UUID)
 @click.option("--execute", is_flag=True, help="Do it; without this, only say what there is.")
 @click.option("--existing", is_flag=True, help="The topic exists, and that is meant.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
@@ -34,13 +35,21 @@ def command(topic_id: str, *, execute: bool, existing: bool, yes: bool, target: 
                 size = phrases.size(answer["bytes"])
                 count = phrases.number(answer["segments"], "segment")
                 click.confirm(
-                    f"Remove {count} of topic {topic_id}, {size}, for good?", abort=True, err=True
+                    f"Remove {count} of topic {_named(answer)}, {size}, for good?",
+                    abort=True,
+                    err=True,
                 )
             answer = client.purge(wanted, execute=True, existing=existing)
     if target.json:
         show_json(answer)
     else:
         _show(answer)
+
+
+def _named(answer: dict[str, Any]) -> str:
+    """Return the topic's name beside its id."""
+    names = {row["partition"].partition(":")[2].rpartition("-")[0] for row in answer["partitions"]}
+    return f"{' or '.join(sorted(map(escape, names)))} ({answer['topic_id']})"
 
 
 def _show(answer: dict[str, Any]) -> None:

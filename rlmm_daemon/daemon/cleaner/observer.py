@@ -93,6 +93,8 @@ class Observer:
         self.last_look_ms: int | None = None
         self._events: Counter[TopicId] = Counter()
         self._kept: Observed | None = None
+        #: Of the ids that the last look called unknown.
+        self._names = dict[TopicId, str]()
         self._loaded = False
         # Copies that come in a run are events too, so each is heard of while this is on.
         manager.hooks.every.append(self._read)
@@ -155,6 +157,8 @@ class Observer:
         self._require_all_ready()
         if marks and not self._watches():
             raise NotReady("another daemon observes the cluster now")
+        unknown = told.unknown & asked
+        self._names = {each: known[each].partitions[0].topic for each in unknown}
         look = TopicLook(
             at_ms=self._monotonic_ms(),
             cluster_id=told.cluster_id,
@@ -284,6 +288,7 @@ class Observer:
             rows.append(
                 {
                     "topic_id": uuid_text(topic_id),
+                    "topic": self._names.get(topic_id),
                     "clock": told.clock.value,
                     "since_ms": told.since_ms,
                     "due_ms": told.due_ms,

@@ -162,3 +162,16 @@ def test_what_one_daemon_left_for_a_person_the_next_one_leaves_too(monkeypatch):
         assert world.removal(partition_of(3)) is None
 
     run(scenario)
+
+
+def test_what_is_unknown_to_every_broker_is_told_with_its_name():
+    async def scenario(world: CleanWorld) -> None:
+        stocked(world)
+        observer = world.daemon(1).observe(OPTIONS)
+        await world.until(lambda: len(observer.observation.seen) == 40)
+        world.facts.gone.add(topic(7))
+        await world.until(lambda: bool(observer.rows()["topics"]))
+        (row,) = observer.rows()["topics"]
+        assert (row["topic_id"], row["topic"]) == (uuid_text(topic(7)), "t7")
+
+    run(scenario)
