@@ -40,6 +40,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
     {
         "Look": {
             "status": Row(f"{_CLI}.look.status", "Show the daemon on one screen."),
+            "top": Row(f"{_CLI}.look.top", "Show the daemon's work as it goes."),
             "explain": Row(
                 f"{_CLI}.look.explain", "Say why a partition answers as it does; what next."
             ),

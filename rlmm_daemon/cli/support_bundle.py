@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from rlmm_daemon.cli.audit import client_name, whoever
-from rlmm_daemon.cli.options import find_socket, json_option
+from rlmm_daemon.cli.options import config_option, find_socket, json_option
 from rlmm_daemon.cli.output import show_json
 from rlmm_daemon.core import phrases
 from rlmm_daemon.observability.escape import escape
@@ -19,15 +19,7 @@ SECONDS = 10.0
 
 
 @click.command("support-bundle")
-@click.option(
-    "--config",
-    "file",
-    envvar="RLMM_CONFIG",
-    default="/etc/rlmm/rlmm.toml",
-    show_default=True,
-    metavar="FILE",
-    help="The daemon's TOML file; else RLMM_CONFIG.",
-)
+@config_option
 @click.option("-o", "--output", metavar="FILE", help="Where to; rlmm-support-HOST-TIME.tar.gz.")
 @click.option("--log", metavar="FILE", help="A file that the daemon's log goes to, if one does.")
 @click.option("--socket", metavar="PATH", help="RLMM_SOCKET, else as configured.")

@@ -16,6 +16,7 @@ from tests.support.stocked_daemon import COUNT, Stocked, eventually, make
 #: Words in braces stand for the daemon's.
 TWO_FORMS = (
     "status",
+    "top --count 2 --every 0.1",
     "partitions",
     "partitions --users",
     "segments orders-0",

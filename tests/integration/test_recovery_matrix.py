@@ -66,7 +66,7 @@ LOOKS = frozenset(
         "fetch", "storage doctor", "storage verify", "log verify", "snapshot show",
         "snapshot verify", "check-config", "config from-properties", "doctor", "decode", "encode",
         "partition-of", "quorum describe", "reconcile findings", "reconcile lease",
-        "reconcile manifests", "support-bundle",
+        "reconcile manifests", "support-bundle", "top",
     }
 )  # fmt: skip
 #: Commands that change something and are tried elsewhere, with the reason.

@@ -125,10 +125,11 @@ def _paused(paused: dict[str, Any] | None) -> dict[str, str]:
     if not paused or not (paused["topics"] or paused["trouble"]):
         return {}  # a daemon from before says nothing of it
     now_ms = time.time_ns() // 1_000_000
-    topics = [
-        f"{each['topic']} ({phrases.ago(each['since_ms'], now_ms)})" for each in paused["topics"]
-    ]
-    return {"paused": paused["trouble"] or f"{', '.join(topics)}; rlmm resume TOPIC ends it"}
+    topics = ", ".join(
+        f"{each['topic']} since {phrases.ago(each['since_ms'], now_ms)}"
+        for each in paused["topics"]
+    )
+    return {"paused": paused["trouble"] or f"{topics}; rlmm resume TOPIC ends it"}
 
 
 def _unsettled(rows: list[dict[str, Any]]) -> dict[str, str]:
