@@ -115,6 +115,21 @@ async def test_two_widths_light_and_dark_show_everything_without_scrolling_sidew
         await tab.picture(PICTURES / name, whole=width == WIDE)
 
 
+async def test_a_topic_that_is_paused_is_marked_so(rig, tmp_path):
+    async with rig.manager(snapshots=NEVER) as manager:
+        manager.replace_assignment([TP], [])
+        await until(lambda: manager.lookups.is_ready(TP))
+        await copied(manager, 0, 0, 9)
+        await manager.pauses.pause(TP.topic)
+        async with served(manager) as page:
+            host, port = page.address
+            async with browser(tmp_path / "chromium", f"http://{host}:{port}/") as found:
+                await found.until(SHOWN)
+                said = "[...document.querySelectorAll('main th')].map((each) => each.textContent)"
+                assert f"{TP.topic} paused" in await found.value(said)
+                assert found.complaints == []
+
+
 async def test_hostile_names_are_text_and_lead_to_their_topic(tab):
     text = await tab.value("document.querySelector('main').textContent")
     assert HOSTILE[0] in text

@@ -147,9 +147,9 @@ function topicsTable(data, rates, offset) {
   const more = data.found > data.topics.length
     ? make("p", {}, `The ${data.topics.length} largest of ${count(data.found)}: search for others.`) : null;
   return [table(`Topics, ${data.topics.length} of ${count(data.count)}, the largest first`, [
-    ["Topic", (row) => link(`#/topic?${new URLSearchParams(
+    ["Topic", (row) => [link(`#/topic?${new URLSearchParams(
       offset ? { id: row.topic_id, offset } : { id: row.topic_id })}`, `n ${row.topic_id}`, name(row.topic)),
-      row.paused_since_ms ? make("span", { class: "wait" }, " paused") : null],
+    row.paused_since_ms ? make("span", { class: "wait" }, " paused") : null]],
     ["Partitions", (row) => count(row.partitions), "number"],
     ["Segments", (row) => count(row.segments), "number"],
     ["Size", (row) => bytes(row.bytes), "number"],
