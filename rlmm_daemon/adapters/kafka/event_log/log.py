@@ -87,7 +87,7 @@ class KafkaLog:
         self._fetch_errors = 0
         #: What is wrong with the topic's settings; empty once they were read and are right.
         self.warnings: list[str] = []
-        #: The topic's settings that matter here, as last read; empty where that was refused.
+        #: The topic's settings that matter here, as last read; empty until they were read.
         self.settings: Mapping[str, str] = {}
         #: Whether the last look at the topic's settings was answered.
         self._settings_seen = False
@@ -151,8 +151,8 @@ class KafkaLog:
             self.warnings = shortcomings(self.settings)
             self._settings_seen = True
         except UnavailableError as error:
-            self.settings = {}
-            self.warnings = [f"the topic's settings could not be checked: {error}"]
+            if not self.settings:  # what was read once does not become wrong with a broker's end
+                self.warnings = [f"the topic's settings could not be checked: {error}"]
         for warning in self.warnings:
             if warning not in known:
                 logger.warning(

@@ -406,3 +406,18 @@ async def test_settings_that_are_changed_or_cured_later_are_noticed(monkeypatch)
         while log.warnings:  # noqa: ASYNC110 - as above
             await asyncio.sleep(0.01)
         watching.cancel()
+
+
+async def test_settings_that_were_right_are_not_called_wrong_while_no_broker_answers(monkeypatch):
+    """Else the alert on a topic that compacts woke somebody whenever a broker was gone."""
+    monkeypatch.setattr(kafka_log, "SETTINGS_SECONDS", 0.01)
+    monkeypatch.setattr(kafka_log, "SETTINGS_UNSEEN_SECONDS", 0.01)
+    broker = FakeBroker()
+    async with opened(broker) as log, asyncio.TaskGroup() as group:
+        watching = group.create_task(log.watch_settings())
+        faults = broker.faults["DescribeConfigs"]
+        faults.extend([OSError("cut")] * 20)
+        while faults:
+            assert log.warnings == []
+            await asyncio.sleep(0.001)
+        watching.cancel()
