@@ -1,5 +1,5 @@
 # Tests that need a server, a JDK (17 or later), Maven or Spark
-.PHONY: fuzz test-s3 test-kafka test-linearizability test-monitoring test-page test-cleaner test-plugin test-cluster test-oldest test-reconcile kafka-archive
+.PHONY: fuzz test-s3 test-kafka test-linearizability test-monitoring test-fault-day test-page test-cleaner test-plugin test-cluster test-oldest test-reconcile kafka-archive
 
 FUZZER := var/fuzz/venv
 FUZZ_SECONDS ?= 60
@@ -40,6 +40,9 @@ MONITORING := var/monitoring
 
 test-monitoring: install $(MONITORING)/promtool $(MONITORING)/prometheus ## Alerts and dashboard before a real Prometheus
 	RLMM_TEST_MONITORING=1 $(BIN)/pytest -q $(PYTEST_ARGS) tests/monitoring
+
+test-fault-day: install kafka-archive $(MONITORING)/prometheus ## Faults found from page, alert and explain alone (needs root)
+	RLMM_TEST_FAULT_DAY=1 $(BIN)/pytest -q $(PYTEST_ARGS) tests/fault_day
 
 $(MONITORING)/%: tests/monitoring/prometheus/go.mod
 	@mkdir -p $(@D)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from tests.docs import alarms, cli, configuration, metrics, protocol, runbook
+from tests.fault_day import faults
 from tests.support.daemon_process import REPOSITORY
 
 DOCS: Final = REPOSITORY / "docs"
@@ -20,6 +21,7 @@ PAGES: Final[Mapping[str, Mapping[str, Callable[[], str]]]] = {
     "cli.md": {"help": cli.helps},
     "metrics.md": {"metrics": metrics.tables},
     "alerts.md": {"alerts": alarms.sections},
+    "fault-day.md": {"faults": faults.rows},
     "runbook.md": {"failures": runbook.failures, "others": runbook.others},
     "protocol.md": {
         "methods": protocol.methods,
