@@ -646,7 +646,7 @@ def test_a_foreign_bucket_takes_no_copies_while_metadata_is_served(it):
         "The remote storage (local) does not work as it should; last error, "
     )
     assert "another-cluster" in notice["sentence"]
-    assert notice["next_command"] == "rlmm status"
+    assert notice["next_command"] == "rlmm doctor"
     assert it.daemon.stop() == 0
     assert path.read_bytes() == before
 
