@@ -51,7 +51,7 @@ function wrong(data) {
     log.unwritable && [`Writes are refused: ${log.unwritable}`, "rlmm doctor"],
     ...log.warnings.map((text) => [text, "rlmm doctor"]),
     data.paused.trouble && [data.paused.trouble, "rlmm status"],
-    data.storage.error && [data.storage.error, "rlmm doctor"],
+    data.storage.error && [`The storage does not work as it should: ${data.storage.error}`, "rlmm doctor"],
     data.storage.slow && [`The storage is slow: ${data.storage.slow}.`, "rlmm doctor"],
     data.storage.other_daemon && [data.storage.other_daemon, "rlmm status"],
     data.internal_errors.count > 0 && [`${data.internal_errors.count} bugs were met, the last in ` +
