@@ -624,7 +624,7 @@ async def test_a_log_in_the_place_of_one_that_only_the_positions_name_is_not_tak
             {"unwritable": "No space left on device"},
             "log_takes_no_writes",
             "No space left on device",
-            "rlmm status",
+            "rlmm doctor",
         ),
         (
             {"leaderless": "replica 3, prospective in epoch 2, hears of the voters 3, not 1, 2"},
