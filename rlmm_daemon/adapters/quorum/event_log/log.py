@@ -29,7 +29,6 @@ from rlmm_daemon.core.raft.roles import Replica
 from rlmm_daemon.domain.errors import (
     Draining,
     InvalidArgument,
-    RlmmError,
     StorageUnavailable,
     UnavailableError,
 )
@@ -94,10 +93,10 @@ class QuorumLog:
             probe_seconds=self._options.probe_seconds,
         )
         self._replica.on_node = self._attach
-        self._replica.on_failure = self._fail
         self._own_id = -1
         self.submitter = Submitter(clock, luck, self._options, lambda: self._own_id)
         self.folding = Folding(self._options, self.submitter.hear, self.submitter.passed_over)
+        self._replica.on_failure = self.folding.fail
         self.checkpointer = Checkpointer(self.folding, self._options)
         self._leader: ToLeader | None = None
         #: Called when another one leads, or nobody.
@@ -305,9 +304,6 @@ class QuorumLog:
     def _changed(self, _: Replica | None = None) -> None:
         for changed in self.on_leader:
             changed()
-
-    def _fail(self, error: RlmmError) -> None:
-        self.folding.fail(error)
 
     @property
     def _node(self) -> Node:
