@@ -51,6 +51,8 @@ LIFE_SECONDS: Final = (4.0, 25.0)
 CALM_SECONDS_MAX: Final = 900.0
 #: After everything was mended: for cleaner and night to do what they should not.
 AFTERMATH_SECONDS: Final = 25.0
+#: How often the log is read anew at most, for one command after another.
+READINGS: Final = 4
 #: And to begin anew after the last command.
 READY_SECONDS: Final = 60
 #: How often somebody ends a hold before that.
@@ -420,7 +422,10 @@ class OperatorsScenario:
                 await person.heal()
                 await self._until_ready(daemon)
                 named = await person.named()
-                if named:  # what the last command had read anew failed only when it was read
+                # What a command had read anew fails only when it was read, which may take a while.
+                for _ in range(READINGS):
+                    if not named:
+                        break
                     await person.heal()
                     await self._until_ready(daemon)
                     named = await person.named()
