@@ -19,6 +19,7 @@ import pytest
 
 from rlmm_daemon import __version__
 from tests.packages.root import until
+from tests.support.daemon_process import REPOSITORY
 from tests.support.kubernetes import configuration, named
 
 LAYOUT = os.environ.get("RLMM_TEST_IMAGE", "")
@@ -167,6 +168,14 @@ def _environment(of: dict[str, Any]) -> list[str]:
     return [f"{each['name']}={each['value']}" for each in of.get("env", ()) if "value" in each]
 
 
+def storage(state: Path) -> Path:
+    """Make the directory that SMALL names, which a daemon does not."""
+    made = state / "remote"
+    made.mkdir()
+    os.chown(made, DAEMON["securityContext"]["runAsUser"], GROUP)
+    return made
+
+
 def configured(container: Container) -> dict[str, Path]:
     """Volumes of a pod, with the ConfigMap's files and keys of a bucket."""
     volumes = {
@@ -262,6 +271,44 @@ def test_a_daemon_runs_in_it_serves_its_broker_and_nobody_else_and_drains(
         daemon.wait(timeout=60)
 
 
+def test_it_copies_a_segment_that_only_the_pods_group_may_read_and_writes_nothing_beside_it(
+    container: Container, tmp_path: Path
+):
+    broker = BROKER["securityContext"]["runAsUser"]
+    volumes = configured(container)
+    remote = storage(volumes["state"])
+    log_dir = "/var/lib/kafka/data/log"
+    (volumes["rlmm"] / "rlmm.toml").write_text(
+        SMALL.replace("/tmp", log_dir) + f"[socket.rights.write]\nuids = [{broker}]\n"
+    )
+    placed = volumes["data"] / "log" / "orders-0"
+    shutil.copytree(REPOSITORY / "tests" / "data" / "segments" / "orders-0", placed)
+    for each in (placed.parent, placed, *placed.iterdir()):
+        os.chown(each, broker, GROUP)
+        each.chmod(0o2750 if each.is_dir() else 0o640)
+    container.prepare(DAEMON, ["/usr/bin/rlmm", *DAEMON["args"][:3]], volumes)
+    log = tmp_path / "log"
+    daemon = container.start(log)
+    try:
+        until(
+            lambda: daemon.poll() is not None or container.try_("rlmm", "status"),
+            "the daemon has its log",
+        )
+        assert daemon.poll() is None, log.read_text()
+        container.inside(
+            "rlmm", "copy", "apLbDWwZRSqEgj2avegTaA", "orders-0", "--dir", f"{log_dir}/orders-0",
+            "--start-offset", "0", "--end-offset", "707", "--epochs", "0:0", user=broker,
+        )  # fmt: skip
+        assert "Read-only" in container.inside(
+            "sh", "-c", f"echo > {log_dir}/orders-0/0.log",
+            user=DAEMON["securityContext"]["runAsUser"], code=2,
+        )  # fmt: skip
+    finally:
+        container.delete()
+        daemon.wait(timeout=60)
+    assert [each for each in remote.rglob("*.log") if each.stat().st_size]
+
+
 @pytest.mark.skipif(not NIGHTLY_LAYOUT, reason="takes 757 MB: make test-image-reconcile")
 @pytest.mark.timeout(900)
 def test_a_night_runs_in_its_image_and_agrees_with_what_a_daemon_left(
@@ -273,8 +320,7 @@ def test_a_night_runs_in_its_image_and_agrees_with_what_a_daemon_left(
     volumes = {"rlmm": daemons.volume("rlmm"), "state": daemons.volume("state")}
     configuration(volumes["rlmm"])
     (volumes["rlmm"] / "rlmm.toml").write_text(SMALL)
-    (volumes["state"] / "remote").mkdir()
-    os.chown(volumes["state"] / "remote", DAEMON["securityContext"]["runAsUser"], GROUP)
+    storage(volumes["state"])
     volumes["socket"] = daemons.volume("socket")
     daemons.prepare(DAEMON, ["/usr/bin/rlmm", *DAEMON["args"][:3]], volumes)
     log = tmp_path / "log"
