@@ -79,6 +79,13 @@ def proxy(s3_server: S3Server) -> Iterator[ProxyThread]:
         yield proxy
 
 
+@pytest.fixture
+def way(proxy: ProxyThread) -> Iterator[ProxyThread]:
+    """The way to S3, clear again afterwards, so that one failure is not every later one's."""
+    yield proxy
+    proxy.lift()
+
+
 @pytest.fixture(scope="module")
 def tier(s3_server: S3Server) -> Tier:
     return Tier(s3_server)
@@ -131,21 +138,21 @@ async def over(day: Day, fault: Fault, home: Path) -> None:
     await day.page("", home / "chromium after")
 
 
-async def test_a_slow_storage(day: Day, proxy: ProxyThread, tmp_path: Path):
+async def test_a_slow_storage(day: Day, way: ProxyThread, tmp_path: Path):
     day.begin()
-    proxy.plant(Planted(kind=Kind.LATENCY, seconds=2.5))
+    way.plant(Planted(kind=Kind.LATENCY, seconds=2.5))
     await found(day, faults.SLOW, tmp_path)
-    proxy.lift()
+    way.lift()
     await over(day, faults.SLOW, tmp_path)
 
 
-async def test_a_storage_that_is_down(day: Day, proxy: ProxyThread, tmp_path: Path, pytestconfig):
+async def test_a_storage_that_is_down(day: Day, way: ProxyThread, tmp_path: Path, pytestconfig):
     day.begin()
-    proxy.plant(Planted(kind=Kind.RESET))
+    way.plant(Planted(kind=Kind.RESET))
     rewrite = pytestconfig.getoption("--rewrite")
     picture = DOCS / "pictures" / "fault-day.png" if rewrite else None
     await found(day, faults.SILENT, tmp_path, picture=picture)
-    proxy.lift()
+    way.lift()
     await over(day, faults.SILENT, tmp_path)
 
 
