@@ -133,7 +133,6 @@ class History:
         lost = await self._state.lost(self.partition)
         self._loaded = True
         if lost is None:
-            self._missing, self.reasons = None, []
             return
         self._missing = await self._gathered(_by_key(lost.records))
         self.reasons, self.read = lost.reasons, lost.read
@@ -213,7 +212,6 @@ class History:
         self._missing, self.reasons, self.read = known, reasons, read
         self.read_elsewhere = elsewhere
         self._begin_anew()
-        self._loaded = True
         return not damaged
 
     async def find_common(self, log: EventLog) -> None:
@@ -235,7 +233,7 @@ class History:
         if self._missing is None or not isinstance(outcome, Applied | Repeated | Rejected):
             return
         if not isinstance(outcome, Applied):
-            self._passed_over(outcome, offset)
+            self._passed_over(self._missing, outcome, offset)
             return
         value = outcome.value  # in normal form, which begins with whom it is about
         if value.startswith(_REMOVAL) and self._risen:
@@ -277,15 +275,14 @@ class History:
         if key in missing:
             self._used_again.add(key)
 
-    def _passed_over(self, outcome: Repeated | Rejected, offset: int) -> None:
+    def _passed_over(self, missing: _Known, outcome: Repeated | Rejected, offset: int) -> None:
         """The end of a segment whose beginning is lost is an end all the same."""
         event = outcome.event
-        if self._missing is not None and isinstance(event, SegmentUpdate):
+        if isinstance(event, SegmentUpdate) and event.state in _DELETES:
             # Encoded anew: a foreign writer's record need not be in normal form.
             value = records.encode(event)
-            if event.state in _DELETES:
-                key = prefix_of(outcome.partition) + event.segment_id
-                self._deleted(self._missing, key, value, offset)
+            key = prefix_of(outcome.partition) + event.segment_id
+            self._deleted(missing, key, value, offset)
 
     def _begin_anew(self) -> None:
         """Forget what a replay showed."""

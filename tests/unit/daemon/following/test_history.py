@@ -20,9 +20,10 @@ from rlmm_daemon.daemon.following.history import TURN_RECORDS, History
 from rlmm_daemon.daemon.operator.mending import _events
 from rlmm_daemon.daemon.operator.recovering import missing_of
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId, TopicIdPartition
-from rlmm_daemon.domain.segment import CustomMetadata, SegmentState
+from rlmm_daemon.domain.partition_delete import PartitionDeleteState
+from rlmm_daemon.domain.segment import CustomMetadata, SegmentMetadata, SegmentState
 from rlmm_daemon.domain.segment import SegmentState as S
-from tests.unit.daemon.events import COUNT, TP, of, segment_id, started, updated
+from tests.unit.daemon.events import COUNT, TP, marked, of, segment_id, started, updated
 
 SEGMENTS = 2_000
 
@@ -200,6 +201,47 @@ async def test_a_segment_whose_end_the_log_holds_is_not_missing(state):
     replay = Fold(of(TP), COUNT)
     history.applied(replay.apply(0, updated(0, state)), 0)
     assert ids_of(history) == {segment_id(1)}
+
+
+@pytest.mark.parametrize("kind", ["a removal again", "a beginning that is deleted"])
+async def test_what_is_passed_over_and_ends_no_segment_leaves_what_is_missing(kind):
+    history = History(of(TP), StateDirectory(Files(), "state"))
+    await history.drop(small(1), "cut off")
+    replay = Fold(of(TP), COUNT)
+    if kind == "a removal again":
+        value = marked(PartitionDeleteState.DELETE_PARTITION_FINISHED)
+    else:
+        begun = records.decode(started(0, 0, 9))
+        assert isinstance(begun, SegmentMetadata)
+        value = records.encode(msgspec.structs.replace(begun, state=S.DELETE_SEGMENT_STARTED))
+    outcome = replay.apply(0, value)
+    assert isinstance(outcome, Rejected)
+    history.applied(outcome, 0)
+    assert ids_of(history) == {segment_id(0)}
+
+
+async def test_where_nothing_was_written_down_it_is_known_that_nothing_is_to_be_compared():
+    history = History(of(TP), StateDirectory(Files(), "state"))
+    before = history.settled
+    await history.load()
+    assert (before, history.settled) == (False, True)
+    assert (history.read_elsewhere, history.common_end, history.reasons) == (0, 0, [])
+
+
+async def test_what_a_replay_showed_is_not_undone_by_looking_at_the_list_again():
+    files = Files()
+    await History(of(TP), StateDirectory(files, "state")).drop(small(2), "cut off")
+    history = History(of(TP), StateDirectory(files, "state"))
+    await history.load()
+    assert history.comparing
+    replay = Fold(of(TP), COUNT)
+    for value in (started(0, 0, 9), updated(0)):
+        history.applied(replay.apply(replay.position, value), replay.position - 1)
+    await history.load()
+    assert ids_of(history) == {segment_id(1)}
+    history.end_for_now()
+    await history.load()
+    assert history.settled, "the list stays for a later life alone"
 
 
 async def test_a_segment_whose_finish_alone_the_log_lost_is_not_missing_once_it_ended():

@@ -3,6 +3,9 @@
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from rlmm_daemon.codec.state_files import Position
 from rlmm_daemon.core.fold.fold import Fold
 from rlmm_daemon.daemon.base.state_directory import StateDirectory
 from rlmm_daemon.daemon.following.history import History, finished
@@ -34,6 +37,37 @@ async def test_nothing_is_missing_before_anything_was_dropped():
     fold.apply(1, updated(1))
     await history.drop(fold, "a rebuild")
     assert (history.comparing, history.missing_count) == (True, 1)
+
+
+@pytest.mark.parametrize("same_log", [False, True])
+@pytest.mark.parametrize("is_damaged", [False, True])
+async def test_only_what_is_all_written_down_counts_as_read_in_its_own_log_or_another(
+    same_log, is_damaged
+):
+    """Of a damaged table it is not known what was read; of this log it is not another's."""
+    files = Files()
+    history = History(of(TP), StateDirectory(files, "state"))
+    fold = Fold(of(TP), COUNT)
+    for value in (started(1, 0, 9), updated(1)):
+        fold.apply(fold.position, value)
+    fold.advance(fold.position, 3)
+    given: Any = fold
+    if is_damaged:
+        given = SimpleNamespace(partitions=Unreadable.fromkeys([TP]), position=2, leader_epoch=3)
+    assert await history.drop(given, "cut off", same_log=same_log) is not is_damaged
+    here = [Position(2, 3)] if same_log and not is_damaged else []
+    elsewhere = 0 if same_log or is_damaged else 2
+    again = History(of(TP), StateDirectory(files, "state"))
+    await again.load()
+    for each in (history, again):
+        assert (list(each.read), each.read_elsewhere) == (here, elsewhere)
+
+
+class Unreadable(dict[Any, Any]):
+    """User partitions of which none can be read."""
+
+    def __getitem__(self, tp: Any) -> Any:
+        raise NotReady
 
 
 def test_a_partition_whose_table_is_damaged_hides_no_other_one():

@@ -12,7 +12,7 @@ from rlmm_daemon.daemon.operator.mending import _events
 from rlmm_daemon.daemon.operator.recovering import missing_of
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentUpdate
 from rlmm_daemon.domain.segment import SegmentState as S
-from tests.unit.daemon.events import COUNT, TP, of, segment_id
+from tests.unit.daemon.events import COUNT, TP, of, segment_id, started
 from tests.unit.daemon.following.test_history import Files, ids_of
 from tests.unit.daemon.operator.test_recovering import IDENTITY, World, begun, facts_of, numbers
 
@@ -49,6 +49,8 @@ ROLLED_BACK = (
     event(S.DELETE_SEGMENT_FINISHED),
 )
 AGAIN = (STARTED, event(S.COPY_SEGMENT_FINISHED, SECOND_AT))
+#: The later copy by the clock of a broker that was behind.
+BEHIND_AT = FIRST_AT - 1_000
 
 
 async def replayed(
@@ -95,12 +97,49 @@ async def test_a_later_copy_that_the_log_shows_is_not_missing(before):
 
 @pytest.mark.parametrize("lost", [1, 2, 3, 4])
 @pytest.mark.parametrize("shown", [1, 2])
-async def test_a_later_copy_that_was_deleted_since_is_not_missing(lost, shown):
+@pytest.mark.parametrize("others", [0, 1])
+async def test_a_later_copy_that_was_deleted_since_is_not_missing(lost, shown, others):
     log = (*DELETED, *AGAIN)
     later = (event(S.DELETE_SEGMENT_STARTED, 7_000), event(S.DELETE_SEGMENT_FINISHED, 7_000))
     behind = len(log)
-    history, fold = await replayed(log, set(range(behind - lost, behind)), later[:shown])
+    between = (started(2, 20, 29),) * others
+    history, fold = await replayed(
+        log, set(range(behind - lost, behind)), (*between, *later[:shown])
+    )
     assert (missing_of(history, fold), history.missing_count) == ([], 0)
+    assert not history.was_used_again(TP, SEGMENT.segment_id), "its own end is known now"
+
+
+async def test_a_later_copy_by_a_clock_that_was_behind_is_missing_all_the_same():
+    log = (*DELETED, STARTED, event(S.COPY_SEGMENT_FINISHED, BEHIND_AT))
+    history, fold = await replayed(log, {4, 5})
+    (found,) = missing_of(history, fold)
+    assert found.segment.event_timestamp_ms == BEHIND_AT
+
+
+async def test_the_very_copy_that_was_known_is_ended_by_the_deletion_that_was_read_since():
+    """Two folds were dropped one after the other: the second had read how it ended."""
+    known, since = Fold(of(TP), COUNT), Fold(of(TP), COUNT)
+    for fold, values in ((known, DELETED[:2]), (since, DELETED)):
+        for value in values:
+            fold.apply(fold.position, value)
+        fold.advance(fold.position, 3)
+    history = History(of(TP), StateDirectory(Files(), "state"))
+    await history.drop(known, "cut off", same_log=True)
+    await history.drop(since, "cut off again", same_log=True)
+    assert history.missing_count == 1, "until the log was read"
+    history.common_end = len(DELETED)
+    replay = Fold(of(TP), COUNT)
+    for offset, value in enumerate(DELETED):
+        history.applied(replay.apply(offset, value), offset)
+    assert (missing_of(history, replay), history.missing_count) == ([], 0)
+
+
+async def test_what_a_replay_showed_of_an_id_is_forgotten_with_that_replay():
+    history, fold = await replayed((*DELETED, *AGAIN), {3, 4, 5})
+    assert history.was_used_again(TP, SEGMENT.segment_id)
+    await history.drop(fold, "repaired again", same_log=True)
+    assert not history.was_used_again(TP, SEGMENT.segment_id)
 
 
 async def test_of_a_log_that_is_not_the_one_that_was_read_an_end_is_an_end():
