@@ -135,6 +135,23 @@ async def test_the_very_copy_that_was_known_is_ended_by_the_deletion_that_was_re
     assert (missing_of(history, replay), history.missing_count) == ([], 0)
 
 
+@pytest.mark.parametrize("others", [0, 1])
+@pytest.mark.parametrize("state", [S.COPY_SEGMENT_FINISHED, S.DELETE_SEGMENT_STARTED])
+async def test_what_was_found_behind_all_that_had_been_read_stays_so_if_the_log_is_read_again(
+    state, others
+):
+    """A fold that is begun anew without being written down leaves the comparison as it is."""
+    log = (*DELETED, *AGAIN)
+    shown = 1 if state is S.COPY_SEGMENT_FINISHED else 2
+    later = (*(started(2, 20, 29),) * others, event(state, 7_000))
+    history, _ = await replayed(log, set(range(shown, len(log))), later)
+    assert history.missing_count == 0
+    replay = Fold(of(TP), COUNT)
+    for offset, value in enumerate(DELETED[:3]):
+        history.applied(replay.apply(offset, value), offset)
+    assert history.missing_count == 0
+
+
 async def test_what_a_replay_showed_of_an_id_is_forgotten_with_that_replay():
     history, fold = await replayed((*DELETED, *AGAIN), {3, 4, 5})
     assert history.was_used_again(TP, SEGMENT.segment_id)

@@ -32,6 +32,21 @@ class Looking(Recovery):
         return CustomMetadata(b"") if found else "none of its objects is there"
 
 
+async def test_what_was_lacking_and_is_missing_once_more_is_looked_for_first(monkeypatch):
+    """Put back and lost again: what an earlier look showed of it is past."""
+    monkeypatch.setattr(recovering, "SEGMENTS_MAX", 1)
+    follower: Any = SimpleNamespace(partition=1)
+    first, second = (
+        Candidate(segment=cast("SegmentMetadata", records.decode(started(n, 0, 9))), state=None)
+        for n in (1, 2)
+    )
+    recovery = Looking()
+    for candidates in ([first], [second]):
+        await recovery.look(follower, candidates)
+    ((found, _),) = (await recovery.look(follower, [second, first])).lacking
+    assert found is first
+
+
 async def test_what_is_whole_is_found_behind_more_than_one_order_looks_for(monkeypatch):
     monkeypatch.setattr(recovering, "SEGMENTS_MAX", 2)
     follower: Any = SimpleNamespace(partition=1)

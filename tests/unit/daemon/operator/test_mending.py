@@ -85,6 +85,7 @@ class FakeRecovery:
     found: Look
     fault: Exception | None = None
     asked: list[int] = field(default_factory=list)
+    told_to_put_back: bool = False
 
     async def look(self, _: Follower, candidates: list[Any]) -> Look:
         self.asked = [each.segment.start_offset // 10 for each in candidates]
@@ -93,6 +94,7 @@ class FakeRecovery:
         return self.found
 
     async def put_back(self, _: Follower, whole: Any) -> int:
+        self.told_to_put_back = True
         return 2 * len(whole)
 
 
@@ -229,8 +231,13 @@ async def test_what_nobody_can_look_for_is_accepted_at_once(why):
     assert (await mend.accept_everything(without_looking=False))["accepted"] == "all"
 
 
-async def test_that_one_partition_lacks_nothing_hides_no_other_that_was_not_looked_for(monkeypatch):
+@pytest.mark.parametrize("why", ["lacks nothing", "lost its head alone"])
+async def test_what_is_known_of_one_partition_hides_no_other_that_was_not_looked_for(
+    monkeypatch, why
+):
     well, lacking = Failed(failure=lost()), Failed(failure=lost())
+    if why == "lost its head alone":
+        well.missing, well.head_alone = [records.encode(finished(2))], True
     lacking.missing = [records.encode(finished(1))]
     mend, fleet = ordered(lacking, recovery=FakeRecovery(NOTHING))
     monkeypatch.setattr(fleet, "followed", lambda: [well, lacking])
@@ -319,6 +326,45 @@ async def test_an_acceptance_is_answered_once_its_partitions_were_judged(monkeyp
     else:
         await mend.accept(cast("Any", follower), without_looking=False)
     assert seen[-1] is follower
+
+
+async def test_an_acceptance_of_everything_names_what_fails_of_what_is_followed_since(monkeypatch):
+    """The whole log is followed anew by it, and what failed meanwhile has a command."""
+    before, since = Failed(failure=lost()), Failed(failure=lost())
+    mend, fleet = ordered(before)
+    monkeypatch.setattr(fleet, "followed", lambda: [since] if fleet.accepted else [before])
+    answer = await mend.accept_everything(without_looking=True)
+    assert (before.failure, answer["next"]) == (None, [lost().command(NUMBER)])
+
+
+@pytest.mark.parametrize("reason", [FailureReason.CRASH_LOOP, FailureReason.HISTORY_LOST])
+async def test_a_rebuild_forgives_crashes_or_the_next_start_would_hold_it_back(monkeypatch, reason):
+    follower: Any = Failed(failure=lost(reason))
+
+    async def load() -> None:
+        follower.done.append("load")
+
+    monkeypatch.setattr(follower, "load", load, raising=False)
+    monkeypatch.setattr(follower, "rebuild", follower.retry, raising=False)
+    await ordered(follower)[0].rebuild(follower)
+    forgiven = [f"released {NUMBER}", f"forgive {NUMBER}"] * (reason is FailureReason.CRASH_LOOP)
+    assert follower.done == ["load", "retry", *forgiven]
+
+
+async def test_a_retry_is_answered_once_what_it_started_over_is_judged_anew(monkeypatch):
+    follower = Failed(failure=lost())
+
+    def retry() -> None:
+        follower.failure, follower.state = None, PartitionState.REPLAYING
+
+    class Judging(Broadcast):
+        async def wait(self, *_: Broadcast) -> None:
+            follower.failure, follower.state = lost(), PartitionState.FAILED
+
+    monkeypatch.setattr(follower, "retry", retry)
+    follower.changed = Judging()
+    answer = await ordered(follower)[0].retry(cast("Any", [follower]))
+    assert (answer["failed"], answer["next"]) == ([NUMBER], [lost().command(NUMBER)])
 
 
 async def test_an_acceptance_right_after_a_start_waits_for_what_is_not_judged_yet():
@@ -493,6 +539,7 @@ async def test_a_repair_of_which_the_log_is_read_anew_meanwhile_looked_for_nothi
     (row,) = (await mend.repair(cast("Any", [follower])))["repaired"]
     assert row["error"].startswith("objects could not be looked for: metadata partition")
     assert not follower.looked_for
+    assert recovery.told_to_put_back is (step == "put_back"), "what was found is of another fold"
 
 
 @pytest.mark.parametrize("whole", [False, True])
@@ -514,11 +561,12 @@ async def test_a_held_segment_is_begun_and_finished_again_once_its_delete_is_ove
     assert cast("Any", records.decode(follower.appended[-1])).custom_metadata == custom
 
 
-@pytest.mark.parametrize("how", ["read in time", "read too slowly", "stopped"])
+@pytest.mark.parametrize("how", ["read in time", "read too slowly", "stopped", "retired"])
 async def test_nothing_is_put_back_of_a_log_that_is_not_read_to_its_end(monkeypatch, how):
     """What was not read yet holds the segment, its end, or that what was held was put back."""
-    monkeypatch.setattr(mending, "JUDGED_SECONDS", 60 if how == "read in time" else 0.01)
+    monkeypatch.setattr(mending, "JUDGED_SECONDS", 0.01 if how == "read too slowly" else 60)
     follower = Failed(failure=lost(), read_to_end=False, waits_for_order=how == "stopped")
+    follower.retired = how == "retired"
     follower.missing = [records.encode(finished(1))]
     follower.verdicts = [lost()]
     custom = facts_of(begun(2))
@@ -531,8 +579,10 @@ async def test_nothing_is_put_back_of_a_log_that_is_not_read_to_its_end(monkeypa
     class Reading(Broadcast):
         async def wait(self, *_: Broadcast) -> None:
             assert not follower.appended
-            if how != "read in time":
+            assert how.startswith("read"), "nobody will read on"
+            if how == "read too slowly":
                 await asyncio.Event().wait()
+            await asyncio.sleep(0)
             follower.missing, follower.read_to_end = [], True
 
     follower.changed = Reading()

@@ -21,7 +21,7 @@ from rlmm_daemon.daemon.base.broadcast import Broadcast
 from rlmm_daemon.daemon.bucket import acceptance
 from rlmm_daemon.daemon.bucket.bucket import Bucket
 from rlmm_daemon.daemon.bucket.live_marker import BucketIdentity
-from rlmm_daemon.daemon.operator import recovering
+from rlmm_daemon.daemon.operator import recovering, risen
 from rlmm_daemon.daemon.operator.recovering import (
     Candidate,
     Recovery,
@@ -534,8 +534,9 @@ async def test_an_object_of_another_size_than_was_recorded_is_not_the_one(world,
     assert told["not_whole"][0]["reason"] == reason
 
 
-async def test_a_log_that_is_damaged_or_another_one_is_not_put_back(world):
-    damaged, another = finished(1), finished(2, custom=facts_of(begun(2), log_crc32c=7))
+@pytest.mark.parametrize("recorded", [0, 2**32 - 1])
+async def test_a_log_that_is_damaged_or_another_one_is_not_put_back(world, recorded):
+    damaged, another = finished(1), finished(2, custom=facts_of(begun(2), log_crc32c=recorded))
     world.follower.missing = [records.encode(each) for each in (damaged, another)]
     flipped = bytearray(log_of(damaged))
     flipped[-2] ^= 1
@@ -603,6 +604,49 @@ async def test_nothing_is_called_gone_by_a_look_into_another_bucket(world, monke
     assert not world.follower.looked_for
 
 
+@pytest.mark.parametrize("execute", [False, True])
+async def test_nothing_is_put_back_by_a_look_into_another_bucket_however_whole_it_is(
+    world, execute
+):
+    """A copy of ours, say: what is recorded has to be in the bucket that is read from."""
+    world.follower.missing = [records.encode(finished(1))]
+    await world.store(finished(1))
+    await world.storage.overwrite_control(MARKER_KEY, b"another's")
+    with pytest.raises(StorageUnavailable):
+        await world.recover(execute=execute)
+    assert (world.follower.appended, world.follower.looked_for) == ([], False)
+
+
+async def test_where_nothing_is_to_be_looked_for_the_bucket_need_not_answer(world):
+    await world.storage.overwrite_control(MARKER_KEY, b"another's")
+    assert (await world.recover())["not_looked_at"] == 0
+
+
+async def test_of_a_partition_only_the_copies_that_began_may_have_been_finished(world):
+    world.follower.uncertain = True
+    for number in (1, 2, 3):
+        world.follower.apply(records.encode(begun(number)))
+    for number, state in ((2, S.COPY_SEGMENT_FINISHED), (3, S.DELETE_SEGMENT_STARTED)):
+        world.follower.apply(updated(number, state))
+    found = await world.recovery.begun(world.follower)
+    assert [each.segment.segment_id for each in found] == [segment_id(1)]
+
+
+async def test_others_have_turns_while_a_segment_is_read(world, monkeypatch):
+    pauses, real = list[float](), asyncio.sleep
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        await real(0)
+
+    world.follower.missing = [records.encode(finished(1))]
+    await world.store(finished(1))
+    with monkeypatch.context() as patched:
+        patched.setattr(asyncio, "sleep", pause)
+        assert numbers((await world.recover())["can_be_put_back"]) == [1]
+    assert set(pauses) == {0}, "a piece at a time, and nobody waits for nothing"
+
+
 @pytest.mark.parametrize("when", ["as it looks", "as it appends"])
 async def test_a_look_of_which_the_log_is_read_anew_meanwhile_counts_for_nothing(
     world, monkeypatch, when
@@ -645,6 +689,20 @@ async def test_an_order_looks_at_so_many_and_says_how_many_are_left(world, monke
     told = await world.recover(execute=True)
     assert numbers(told["put_back"]) == [3]
     assert (told["not_looked_at"], world.follower.looked_for) == (0, True)
+
+
+async def test_what_came_back_and_is_left_is_counted_with_what_is_missing_and_left(
+    world, monkeypatch
+):
+    monkeypatch.setattr(recovering, "SEGMENTS_MAX", 1)
+    monkeypatch.setattr(risen, "SEGMENTS_MAX", 1)
+    world.follower.missing = [records.encode(finished(n)) for n in (1, 2)]
+    for number in (3, 4, 5):
+        world.follower.apply(records.encode(begun(number)))
+        world.follower.apply(updated(number, custom=facts_of(begun(number))))
+        world.follower.risen.append((TP, segment_id(number)))
+    told = await world.recover(execute=True)
+    assert (told["not_looked_at"], world.follower.looked_for) == (1 + 2, False)
 
 
 async def test_an_order_waits_until_its_own_events_were_applied(world, monkeypatch):

@@ -1,5 +1,6 @@
 """Segments whose deletion the log lost: shown, ended again where nothing of them is stored."""
 
+import asyncio
 import random
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.codec import records
 from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
+from rlmm_daemon.codec.marker import MARKER_KEY
 from rlmm_daemon.codec.state_files import (
     Lost,
     Position,
@@ -30,6 +32,7 @@ from rlmm_daemon.daemon.following.history import READ_MAX, History, furthest
 from rlmm_daemon.daemon.operator.mending import Mending
 from rlmm_daemon.daemon.operator.methods import Operator
 from rlmm_daemon.daemon.operator.recovering import Recovery, RecoveryOptions
+from rlmm_daemon.daemon.operator.risen import Risen, risen_of
 from rlmm_daemon.domain.errors import InvalidArgument, StorageUnavailable, UnsupportedProtocol
 from rlmm_daemon.domain.ids import BrokerId
 from rlmm_daemon.domain.partition_delete import PartitionDeleteState
@@ -51,6 +54,7 @@ from tests.unit.daemon.events import (
 )
 from tests.unit.daemon.following.test_history import Files
 from tests.unit.daemon.metadata.test_previous_state import FakeBucket
+from tests.unit.daemon.operator.test_recovering import Follower
 
 BROKER = Caller.BROKER
 RECOVER = f"rlmm log recover {of(TP)}"
@@ -199,6 +203,17 @@ async def test_nothing_is_ended_in_a_bucket_that_is_not_ours(world):
         assert follower.history.risen_count == 1
 
 
+async def test_what_another_bucket_holds_says_nothing_of_what_came_back(world):
+    """Else it would be left for good, as if nothing of it had been lost."""
+    await world.lose_deletion()
+    await world.store(1, ObjectKind.LOG)
+    await world.storage.overwrite_control(MARKER_KEY, b"another's")
+    async with world.life() as (_, follower, mending):
+        with pytest.raises(StorageUnavailable):
+            await mending.recover(follower, execute=True)
+        assert follower.history.risen_count == 1
+
+
 async def test_nothing_is_ended_where_the_bucket_changed_during_the_look(world, monkeypatch):
     await world.lose_deletion()
     await world.store(1, ObjectKind.LOG)
@@ -230,6 +245,63 @@ async def test_a_deletion_that_the_log_holds_brings_nothing_back(world):
     async with world.life() as (manager, follower, _):
         assert follower.failure is None
         assert manager.lookups.is_ready(TP)
+
+
+# What is ended of it.
+
+
+class Turns:
+    """Notes how long a loop that it is put in the place of pauses."""
+
+    def __init__(self) -> None:
+        self.pauses = list[float]()
+        self._sleep = asyncio.sleep
+
+    async def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        await self._sleep(0)
+
+
+def came_back(*ended: int) -> Any:
+    """Return a follower of three segments that came back, some of which were ended since."""
+    follower: Any = Follower()
+    for number in (1, 2, 3):
+        follower.apply(*copy_of(number))
+        follower.risen.append((TP, segment_id(number)))
+    for number in ended:
+        follower.apply(updated(number, S.DELETE_SEGMENT_STARTED))
+    return follower
+
+
+async def test_what_somebody_ended_meanwhile_is_not_ended_again_and_the_others_are(monkeypatch):
+    follower, turns = came_back(), Turns()
+    gone = risen_of(follower.history, follower.fold)
+    gone.insert(0, msgspec.structs.replace(gone[0], partition=NEIGHBOUR))
+    follower.apply(updated(1, S.DELETE_SEGMENT_STARTED))
+    nowhere: Any = None
+    with monkeypatch.context() as patched:
+        patched.setattr(asyncio, "sleep", turns.sleep)
+        last = await Risen(follower, nowhere, BrokerId(7)).end(follower, gone)
+    assert [follower.state_of(number) for number in (1, 2, 3)] == [
+        S.DELETE_SEGMENT_STARTED,
+        None,
+        None,
+    ]
+    assert (len(follower.appended), last) == (4, follower.fold.position - 1)
+    assert turns.pauses == [0, 0], "others have a turn behind each"
+
+
+@pytest.mark.parametrize("passed_over", ["ended", "unknown", "removed"])
+def test_what_did_not_come_back_hides_nothing_that_did(passed_over):
+    follower = came_back(*([1] if passed_over == "ended" else []))
+    if passed_over != "ended":
+        follower.risen.insert(0, (NEIGHBOUR, segment_id(4)))
+    if passed_over == "removed":
+        for value in (started(4, 0, 9, NEIGHBOUR), updated(4, tp=NEIGHBOUR)):
+            follower.apply(value)
+        follower.apply(marked(PartitionDeleteState.DELETE_PARTITION_MARKED, NEIGHBOUR))
+    found = [each.segment_id for each in risen_of(follower.history, follower.fold)]
+    assert found == [segment_id(n) for n in ((2, 3) if passed_over == "ended" else (1, 2, 3))]
 
 
 # The list itself.
@@ -333,9 +405,13 @@ async def test_an_ended_comparison_leaves_nothing_that_was_read():
     history = History(of(TP), StateDirectory(files, "state"))
     await history.drop(fold_of(*copy_of(1)), "another log")
     assert history.read_elsewhere == len(copy_of(1))
+    history.common_end = 4
+    replayed(history, *copy_of(2))
+    assert risen(history) == [segment_id(2)]
     assert files.kept
     await history.forget()
     assert not files.kept, "or the next life would compare again"
+    assert (risen(history), history.common_end) == ([], 0)
     assert (history.read_elsewhere, list(history.read), history.comparing) == (0, [], False)
 
 
