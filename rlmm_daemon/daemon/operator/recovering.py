@@ -202,6 +202,8 @@ class Recovery:
         candidates = sorted(candidates, key=lambda each: each.segment.segment_id in lacked)
         chosen, rest = candidates[:SEGMENTS_MAX], candidates[SEGMENTS_MAX:]
         if chosen:
+            # Whose marker it is can be told only once the bucket is being opened.
+            await self._bucket.until_judged(MARKER_SECONDS)
             await self._bucket.confirm()  # in another bucket, or in none, nothing is there
         whole = list[tuple[Candidate, CustomMetadata]]()
         lacking = list[tuple[Candidate, str]]()
@@ -225,7 +227,6 @@ class Recovery:
             return "another storage manager stored it, and alone can look for its objects"
         if segment.segment_id in self._bucket.removing:
             return "its objects are being deleted"
-        await self._bucket.until_judged(MARKER_SECONDS)
         why = "none of its objects is there"
         for place in await self._bucket.places(segment):
             sizes = await self._sizes(place)

@@ -16,6 +16,9 @@ NOBODY: Any = None
 class Ours:
     """A bucket whose marker is in order."""
 
+    async def until_judged(self, timeout_seconds: float) -> None:
+        pass
+
     async def confirm(self) -> None:
         pass
 

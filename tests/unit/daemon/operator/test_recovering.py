@@ -29,7 +29,7 @@ from rlmm_daemon.daemon.operator.recovering import (
     applied,
     missing_of,
 )
-from rlmm_daemon.domain.errors import NotReady, StorageUnavailable
+from rlmm_daemon.domain.errors import ConfigError, NotReady, StorageUnavailable
 from rlmm_daemon.domain.ids import BrokerId, Offset, SegmentId, TopicIdPartition
 from rlmm_daemon.domain.partition_delete import PartitionDeleteState
 from rlmm_daemon.domain.segment import CustomMetadata, SegmentMetadata, SegmentState, SegmentUpdate
@@ -438,6 +438,27 @@ async def test_a_look_waits_until_the_marker_was_read(world):
         assert not looking.done()
         await late.open(IDENTITY)
     assert len(looking.result().whole) == 1
+
+
+async def test_a_look_right_after_a_start_takes_no_other_clusters_bucket_for_ours(world):
+    """Before it is opened nobody knows whose it has to be, and any marker looks in order."""
+    late = Bucket(world.storage, layout=Layout("now"), rng=random.Random(1))
+    options = RecoveryOptions(broker_id=US, started_at_ms=START, patience_ms=PATIENCE)
+    recovery = Recovery(world.follower, late, options, is_running=lambda _: False)
+    await world.store(finished(1))
+    candidates = [Candidate(segment=finished(1), state=None)]
+
+    async def look() -> None:
+        with pytest.raises(StorageUnavailable, match="belongs to cluster 'c1'"):
+            await recovery.look(world.follower, candidates)
+
+    async with asyncio.TaskGroup() as tasks:
+        looking = tasks.create_task(look())
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not looking.done()
+        with pytest.raises(ConfigError):
+            await late.open(replace(IDENTITY, cluster_id="another", metadata_topic_id="u"))
 
 
 async def test_a_segment_is_looked_for_once_though_it_is_missing_and_begun(world):

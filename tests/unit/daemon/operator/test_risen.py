@@ -54,6 +54,7 @@ from tests.unit.daemon.events import (
 )
 from tests.unit.daemon.following.test_history import Files
 from tests.unit.daemon.metadata.test_previous_state import FakeBucket
+from tests.unit.daemon.operator import test_recovering as recovering_world
 from tests.unit.daemon.operator.test_recovering import Follower
 
 BROKER = Caller.BROKER
@@ -203,17 +204,6 @@ async def test_nothing_is_ended_in_a_bucket_that_is_not_ours(world):
         assert follower.history.risen_count == 1
 
 
-async def test_what_another_bucket_holds_says_nothing_of_what_came_back(world):
-    """Else it would be left for good, as if nothing of it had been lost."""
-    await world.lose_deletion()
-    await world.store(1, ObjectKind.LOG)
-    await world.storage.overwrite_control(MARKER_KEY, b"another's")
-    async with world.life() as (_, follower, mending):
-        with pytest.raises(StorageUnavailable):
-            await mending.recover(follower, execute=True)
-        assert follower.history.risen_count == 1
-
-
 async def test_nothing_is_ended_where_the_bucket_changed_during_the_look(world, monkeypatch):
     await world.lose_deletion()
     await world.store(1, ObjectKind.LOG)
@@ -289,6 +279,21 @@ async def test_what_somebody_ended_meanwhile_is_not_ended_again_and_the_others_a
     ]
     assert (len(follower.appended), last) == (4, follower.fold.position - 1)
     assert turns.pauses == [0, 0], "others have a turn behind each"
+
+
+async def test_what_another_bucket_holds_says_nothing_of_what_came_back():
+    """Else it would be left for good, as if nothing of it had been lost."""
+    world = recovering_world.World()
+    await world.bucket.open(recovering_world.IDENTITY)
+    segment = recovering_world.finished(1)
+    await world.store(segment)
+    world.follower.apply(started(1, 10, 19), updated(1, custom=segment.custom_metadata))
+    world.follower.risen.append((TP, segment_id(1)))
+    risen = Risen(world.follower, world.bucket, BrokerId(7))
+    assert len((await risen.look(world.follower)).there) == 1
+    await world.storage.overwrite_control(MARKER_KEY, b"another's")
+    with pytest.raises(StorageUnavailable):
+        await risen.look(world.follower)
 
 
 @pytest.mark.parametrize("passed_over", ["ended", "unknown", "removed"])
