@@ -570,9 +570,10 @@ async def test_a_log_that_is_damaged_or_another_one_is_not_put_back(world, recor
     assert second == "its .log is not the one that was recorded: the CRC-32C differs"
 
 
-async def test_a_log_that_ends_within_a_batch_is_damaged_though_its_size_is_right(world):
+@pytest.mark.parametrize("within", ["a batch", "the header of another"])
+async def test_a_log_that_ends_within_a_batch_is_damaged_though_its_size_is_right(world, within):
     whole = begun(1)
-    cut = log_of(whole)[:-5]
+    cut = log_of(whole)[:-5] if within == "a batch" else log_of(whole) + log_of(begun(2))[:5]
     world.follower.uncertain = True
     world.follower.apply(records.encode(replace(whole, segment_size_bytes=len(cut))))
     await world.store(whole, {**SMALL, LOG: cut})
