@@ -247,7 +247,7 @@ def test_a_loss_and_a_hold_of_a_clock_ahead_are_none_of_this_run_if_the_marker_i
         ),
         holds=(Hold(metadata_partition=0, before_ms=ahead, broker_id=2),),
     )
-    for marker_ms, count in ((HOUR - 1, 0), (HOUR, 2), (None, 2)):
+    for marker_ms, count in ((HOUR - 1, 0), (HOUR, 2), (HOUR + 1, 2), (None, 2)):
         assert len(still(evidence(marker=marker, marker_ms=marker_ms), since_ms=HOUR)) == count
 
 
