@@ -181,6 +181,12 @@ def presence_key(broker_id: int) -> str:
     return f"{PRESENCE_PREFIX}{broker_id}.json"
 
 
+def is_presence_key(key: str) -> bool:
+    """Return whether a broker's daemon writes its presence there."""
+    number = key.removeprefix(PRESENCE_PREFIX).removesuffix(".json")
+    return number.isdecimal() and key == presence_key(int(number))
+
+
 def encode(control: BucketMarker | Presence) -> bytes:
     """Return indented JSON with a newline at its end: people read these files too.
 

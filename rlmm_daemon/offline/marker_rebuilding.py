@@ -161,7 +161,8 @@ async def _run(
                 kept is None
                 or is_gone
                 or config.shares_log
-                or with_told(wanted, await presence_files(storage)) != wanted
+                or bool((said := await presence_files(storage)).unread)
+                or with_told(wanted, said.told) != wanted
             )
             if execute and outcome.needed:
                 if outcome.holds_all:

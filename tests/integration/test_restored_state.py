@@ -1,6 +1,7 @@
 """A state directory that is put back from a backup, while the storage is away at first."""
 
 import shutil
+from collections.abc import Callable
 
 import pytest
 from msgspec.structs import replace
@@ -8,6 +9,7 @@ from msgspec.structs import replace
 from rlmm_daemon.codec import marker
 from rlmm_daemon.domain.errors import HistoryLost
 from rlmm_daemon.domain.ids import SegmentId
+from tests.support import markers
 from tests.support.stocked_daemon import Stocked, eventually
 
 
@@ -68,4 +70,41 @@ def test_what_was_acknowledged_before_a_kill_is_missed_in_an_older_state_directo
     it.start()
     eventually(lambda: it.row(0)["state"], lambda state: state == "failed")
     assert it.row(0)["failure"]["reason"] == "history_lost"
+    it.serves(1)
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        lambda said: said.replace(b"{", b"[", 1),
+        lambda said: said.replace(b'"format": 1', b'"format": 9', 1),
+        lambda _: b"",
+    ],
+    ids=["damaged", "newer", "empty"],
+)
+@pytest.mark.parametrize("broker_id", [1, 7])
+def test_a_presence_file_that_cannot_be_read_holds_all_there_is(
+    it: Stocked, damaged: Callable[[bytes], bytes], broker_id: int
+) -> None:
+    """Nobody knows how far its daemon had read the log: the state directory may be an older one."""
+    assert it.daemon.stop() == 0
+    files = it.daemon.remote / marker.PRESENCE_PREFIX
+    whole = (it.daemon.remote / marker.presence_key(1)).read_bytes()
+    assert b'"format": 1' in whole
+    (files / "1.json.bak").write_bytes(b"somebody's")
+    it.start()
+    eventually(lambda: it.row(0)["state"], lambda state: state == "ready")
+    assert it.daemon.stop() == 0
+    kept = it.daemon.remote / marker.MARKER_KEY
+    assert "holds" not in markers.content_of(kept.read_bytes()), "that one is nobody's word"
+    (it.daemon.remote / marker.presence_key(broker_id)).write_bytes(damaged(whole))
+    it.start()
+    holds = eventually(lambda: markers.content_of(kept.read_bytes()).get("holds", []))
+    assert [hold["metadata_partition"] for hold in holds] == [None]
+    told = it.lines(
+        "bucket marker got a hold on all objects: a presence file can't be read, so nobody knows "
+        "how far its daemon had read the log; see docs/recovery.md"
+    )
+    assert [line["keys"] for line in told] == [[marker.presence_key(broker_id)]]
+    it.serves(0)
     it.serves(1)

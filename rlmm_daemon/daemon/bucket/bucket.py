@@ -62,9 +62,16 @@ async def _nobody_else() -> None:
     """Take it that no other daemon has this one's broker id."""
 
 
-async def _no_files() -> Sequence[Presence]:
+class PresenceFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """What daemons say of themselves, and the keys of those files that can't be read."""
+
+    told: Sequence[Presence] = ()
+    unread: Sequence[str] = ()
+
+
+async def _no_files() -> PresenceFiles:
     """Take it that no daemon has said anything of itself."""
-    return ()
+    return PresenceFiles()
 
 
 class SegmentPlace(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,7 +101,7 @@ class Bucket(LiveMarker):
         #: StorageUnavailable while another daemon of this broker id may know better.
         self.require_alone: Callable[[], Awaitable[None]] = _nobody_else
         #: Asked by `open`: presence files tell of holds that an older marker has not.
-        self.presences: Callable[[], Awaitable[Sequence[Presence]]] = _no_files
+        self.presences: Callable[[], Awaitable[PresenceFiles]] = _no_files
 
     async def open(self, identity: BucketIdentity, past: StoragePast | None = None) -> BucketMarker:
         """Open the storage and return its marker with our layout in it; waits for the storage.
@@ -233,7 +240,7 @@ class Bucket(LiveMarker):
             for change in self.unwritten:
                 wanted = change(wanted)
             wanted = memory.put_into(wanted, identity.now_ms, identity.broker_id)
-            wanted = self._with_told(wanted, presences)
+            wanted = self._with_told(wanted, presences, identity)
             try:
                 if control is None or wanted is not present:
                     wanted = await self._put(wanted, control)
@@ -250,9 +257,15 @@ class Bucket(LiveMarker):
             return self.require()
         raise StorageUnavailable(f"the bucket marker was written by others {RACES_MAX} times")
 
-    def _with_told(self, wanted: BucketMarker, presences: Sequence[Presence]) -> BucketMarker:
-        """Return a marker with the holds that no memory of ours has, as it may be an older one."""
-        whole = with_told(wanted, presences)
+    def _with_told(
+        self, wanted: BucketMarker, presences: PresenceFiles, identity: BucketIdentity
+    ) -> BucketMarker:
+        """Return a marker with the holds that no memory of ours has, as it may be an older one.
+
+        With one on everything, where a file can't be read: how far its daemon had read the log, and
+        what it held, nobody knows.
+        """
+        whole = with_told(wanted, presences.told)
         if whole is not wanted:
             log.warning(
                 "bucket marker got a hold that a presence file tells of; the marker lacked it, so "
@@ -260,6 +273,14 @@ class Bucket(LiveMarker):
                 bucket=self.name,
                 holds=[hold.metadata_partition for hold in whole.held if hold not in wanted.held],
             )
+        if presences.unread:
+            log.error(
+                "bucket marker got a hold on all objects: a presence file can't be read, so nobody "
+                "knows how far its daemon had read the log; see docs/recovery.md",
+                bucket=self.name,
+                keys=presences.unread,
+            )
+            whole = held_whole(whole, identity.now_ms, identity.broker_id)
         return whole
 
     async def _written_with(self, memory: Remembered) -> None:

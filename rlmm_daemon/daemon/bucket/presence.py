@@ -20,7 +20,7 @@ from rlmm_daemon.codec.marker import Hold, OtherDaemon, Presence, PresencePartit
 from rlmm_daemon.core.explain.facts import LastError
 from rlmm_daemon.core.readiness import twins
 from rlmm_daemon.core.readiness.twins import Alone, Doubted, Met, Others, Own, Standing, Unread
-from rlmm_daemon.daemon.bucket.bucket import OTHER_DAEMON
+from rlmm_daemon.daemon.bucket.bucket import OTHER_DAEMON, PresenceFiles
 from rlmm_daemon.domain.errors import Malformed, StorageUnavailable, UnavailableError
 from rlmm_daemon.ports.clock import Clock
 from rlmm_daemon.ports.storage import RemoteStorage
@@ -86,27 +86,31 @@ async def _nothing() -> None:
     """Do nothing about another daemon."""
 
 
-async def present(storage: RemoteStorage) -> list[Presence]:
-    """Return what each daemon says of itself; a file that cannot be read is left out.
+async def present(storage: RemoteStorage) -> PresenceFiles:
+    """Return what each daemon says of itself.
 
-    Each is said to be written when the storage took it: its daemon's clock may be wrong.
+    Each is said to be written when the storage took it: its daemon's clock may be wrong. What else
+    lies beside the files, as consoles and people put it there, is nobody's word.
 
     Raises:
         StorageUnavailable: not all of them could be asked for.
     """
     async with aclosing(storage.list(marker.PRESENCE_PREFIX)) as pages:
         rows = [row async for page in pages for row in page]
-    found = list[Presence]()
+    found, unread = list[Presence](), list[str]()
     for row in rows:
         control = await storage.get_control(row.key)
         if control is not None:
-            with suppress(Malformed):  # newer or damaged
+            try:
                 said = marker.decode_presence(control.data)
                 found.append(replace(said, written_at_ms=row.modified_ms))
-    return found
+            except Malformed:  # newer or damaged
+                if marker.is_presence_key(row.key):
+                    unread.append(row.key)
+    return PresenceFiles(told=found, unread=unread)
 
 
-async def present_or_denied(storage: RemoteStorage) -> list[Presence]:
+async def present_or_denied(storage: RemoteStorage) -> PresenceFiles:
     """Return what each daemon says of itself; nothing where the storage lets nobody list them.
 
     Raises:
@@ -118,7 +122,7 @@ async def present_or_denied(storage: RemoteStorage) -> list[Presence]:
         if error.fields.get("retry") is not False:
             raise
         log.warning("what other daemons have read is not known", error=error.message)
-        return []
+        return PresenceFiles()
 
 
 class PresenceFile:

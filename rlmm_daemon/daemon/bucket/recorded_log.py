@@ -106,7 +106,7 @@ class RecordedLog:
         than an acceptance, of whichever daemon, says nothing any more.
         """
         found: dict[int, dict[Position, str]] = {}
-        for other in await present_or_denied(self._storage):
+        for other in (await present_or_denied(self._storage)).told:
             if other.broker_id == self._broker_id or other.cluster_id != present.cluster_id:
                 continue
             given_up = _given_up(present, other)

@@ -125,6 +125,6 @@ class PresentPeers:
         # One that cannot be read is left out: its broker is not known to be fine.
         return {
             BrokerId(each.broker_id): each
-            for each in await present(self._storage)
+            for each in (await present(self._storage)).told
             if self._cluster_id in (None, each.cluster_id)
         }

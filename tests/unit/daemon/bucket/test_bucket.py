@@ -16,7 +16,7 @@ from rlmm_daemon.core.readiness.marker_verdict import LogHistory
 from rlmm_daemon.core.storage.layout import Layout, object_key
 from rlmm_daemon.daemon.bucket import acceptance, earlier_objects
 from rlmm_daemon.daemon.bucket import bucket as bucket_module
-from rlmm_daemon.daemon.bucket.bucket import Bucket
+from rlmm_daemon.daemon.bucket.bucket import Bucket, PresenceFiles
 from rlmm_daemon.daemon.bucket.live_marker import BucketIdentity
 from rlmm_daemon.daemon.bucket.presence import PresenceFacts, PresenceFile
 from rlmm_daemon.daemon.bucket.storage_keeper import confirm_anew
@@ -681,9 +681,9 @@ async def test_a_listing_of_presence_files_that_hangs_is_told_as_a_storage_that_
     monkeypatch.setattr(bucket_module, "ANSWER_SECONDS", 0.0)
     one, never = bucket(shared), asyncio.Event()
 
-    async def hangs() -> list[marker.Presence]:
+    async def hangs() -> PresenceFiles:
         await never.wait()
-        return []
+        return PresenceFiles()
 
     one.presences = hangs
     async with asyncio.TaskGroup() as group:
