@@ -441,6 +441,41 @@ def test_a_hold_that_marker_and_state_directory_forgot_is_known_by_the_presence_
     assert held(it) == [], "one that was ended stays so"
 
 
+def test_an_older_marker_gives_no_number_that_segments_name_to_another_prefix(it):
+    """No copy remembers the newer one. Verify took a live segment for lost, and named its end."""
+    assert it.daemon.stop() == 0
+    older = marker_of(it).read_bytes()
+    it.daemon.settings["storage.prefix"] = "moved"
+    it.start()
+    moved = [(0, it.copy_new(0)), (1, it.copy_new(1))]
+    assert it.daemon.stop() == 0
+    marker_of(it).write_bytes(older)
+    (it.state_dir / "marker.json").unlink()
+    it.daemon.settings["storage.prefix"] = "again"
+    it.start()
+    error = refuses(it, "remade_marker")
+    assert "segments under layout 2" in str(error)
+    assert prefixes(marker_of(it)) == [""]
+    verified = tool(it, "storage", "verify")
+    assert verified.returncode != 0
+    assert "rlmm delete" not in verified.stdout + verified.stderr
+    rebuilt = tool(it, "storage", "rebuild-marker", "--execute")
+    assert rebuilt.returncode == 0, rebuilt.stderr
+    eventually(lambda: prefixes(marker_of(it)), lambda found: found == ["", "moved", "again"])
+
+    # What is deleted names nothing any more: its number is free, as the command takes it to be.
+    for partition, segment_id in moved:
+        ended = it.rlmm("delete", f"orders-{partition}", uuid_text(segment_id), "--yes")
+        assert ended.exit_code == 0, ended.output
+    assert it.daemon.stop() == 0
+    marker_of(it).write_bytes(older)
+    (it.state_dir / "marker.json").unlink()
+    it.start()
+    eventually(lambda: prefixes(marker_of(it)), lambda found: found == ["", "again"])
+    it.serves(0)
+    it.serves(1)
+
+
 def test_a_marker_that_is_rebuilt_of_an_older_copy_holds_what_presence_files_tell_of(it):
     older_copies(it, marker=False)
     dry = tool(it, "storage", "rebuild-marker", "--json")

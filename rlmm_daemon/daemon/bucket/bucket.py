@@ -237,6 +237,8 @@ class Bucket(LiveMarker):
             self._require_ours(present, identity, known)
             whole = as_younger(present, known)
             wanted, number = _with_layout(whole, self.layout)
+            if control is not None and number > len(whole.layouts):
+                await self._require_unnamed(number)
             for change in self.unwritten:
                 wanted = change(wanted)
             wanted = memory.put_into(wanted, identity.now_ms, identity.broker_id)
@@ -315,6 +317,19 @@ class Bucket(LiveMarker):
             metadata_topic_id=identity.metadata_topic_id,
         )
         return made if self._past is None else await self._held_if_used(made, identity)
+
+    async def _require_unnamed(self, number: int) -> None:
+        """Return if no live segment names a layout that the marker is about to be given.
+
+        Raises:
+            StorageUnavailable: one does, so the marker is an older one, or nobody can say now.
+        """
+        named = None if self._past is None else await self._past.named_from(number)
+        if named is not None:
+            raise self._refuse(
+                MarkerReason.REMADE,
+                f"it has {number - 1} layouts, and the event log has segments under layout {named}",
+            )
 
     async def _held_if_used(self, made: BucketMarker, identity: BucketIdentity) -> BucketMarker:
         """Return a marker that is made now, with a hold if segments may lie there already."""

@@ -1,7 +1,7 @@
 """Past of a storage beside its marker: the state directory's copy of it, and the event log."""
 
-from collections.abc import Awaitable, Iterable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Iterable
+from contextlib import aclosing, suppress
 from typing import Final, Protocol
 
 import msgspec
@@ -15,8 +15,8 @@ from rlmm_daemon.daemon.base.fair_scheduler import FairScheduler
 from rlmm_daemon.daemon.base.os_errors import from_os_error, in_words, is_shortage
 from rlmm_daemon.daemon.base.state_directory import MARKER, OWED_MARKER, StateDirectory
 from rlmm_daemon.domain.errors import Malformed, RlmmError, UnavailableError
-from rlmm_daemon.domain.ids import MetadataPartition
-from rlmm_daemon.domain.segment import SegmentMetadata, SegmentUpdate
+from rlmm_daemon.domain.ids import MetadataPartition, SegmentId
+from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
 from rlmm_daemon.ports.event_log import NO_EPOCH, EventLog, LogMoved, LogRange, range_of
 
 #: What custom metadata of ours begins with: a record without these bytes names no layout.
@@ -52,6 +52,13 @@ class StoragePast(Protocol):
 
     async def history(self) -> LogHistory:
         """Return what the event log says of stored segments.
+
+        Raises:
+            UnavailableError: not now.
+        """
+
+    async def named_from(self, number: int) -> int | None:
+        """Return a layout of this number or beyond that a live segment names; None: none does.
 
         Raises:
             UnavailableError: not now.
@@ -166,19 +173,45 @@ class RecordedPast:
                 unread[number] = str(error) or type(error).__name__
         return LogHistory(unread=unread)
 
+    async def named_from(self, number: int) -> int | None:
+        """Read what there is of the log; what can't be read of it says nothing."""
+        partitions = [MetadataPartition(each) for each in self._every()]
+        ranges = await self._log.end_offsets(partitions)
+        for partition in partitions:
+            live = dict[SegmentId, int]()
+            try:
+                known = ranges.get(partition) or await range_of(self._log, partition)
+                async with aclosing(self._values(partition, known)) as values:
+                    async for value in values:
+                        _take(live, value, number)
+            except UnavailableError:
+                raise
+            except (RlmmError, LogMoved) as error:
+                log.warning("layouts may be named that can't be read", error=str(error))
+            if live:
+                return max(live.values())
+        return None
+
     async def _first_named(self, number: MetadataPartition, known: LogRange) -> int | None:
         """Return a layout that an event of this partition names."""
+        async with aclosing(self._values(number, known)) as values:
+            async for value in values:
+                if (layout := named_by(value)) is not None:
+                    return layout
+        return None
+
+    async def _values(
+        self, number: MetadataPartition, known: LogRange
+    ) -> AsyncGenerator[bytes | None, None]:
         if known.start >= known.end:
-            return None
+            return
         async with aclosing(self._log.follow(number, known.start, epoch=NO_EPOCH)) as batches:
             async for batch in batches:
                 for _, value in batch.records:
-                    if (layout := named_by(value)) is not None:
-                        return layout
+                    yield value
                 if batch.next_offset >= known.end:
-                    return None
+                    return
                 await self._turns.wait()
-        return None
 
 
 async def _decoded(reading: Awaitable[bytes | None], name: str) -> BucketMarker | None:
@@ -197,6 +230,20 @@ async def _decoded(reading: Awaitable[bytes | None], name: str) -> BucketMarker 
         if is_shortage(error):
             raise from_os_error(error) from error
         raise Malformed(f"{name} in the state directory: {in_words(error)}") from error
+
+
+def _take(live: dict[SegmentId, int], value: bytes | None, number: int) -> None:
+    """Keep which segments name a layout from this number on, until they are deleted."""
+    layout = named_by(value)
+    if value is None or not (live or layout):
+        return
+    with suppress(RlmmError):
+        event = records.decode(value)
+        if isinstance(event, SegmentMetadata | SegmentUpdate):
+            if event.state is SegmentState.DELETE_SEGMENT_FINISHED:
+                live.pop(event.segment_id, None)
+            elif layout is not None and layout >= number:
+                live[event.segment_id] = layout
 
 
 def named_by(value: bytes | None) -> int | None:

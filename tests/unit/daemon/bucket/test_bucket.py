@@ -249,6 +249,9 @@ class Past:
     async def history(self):
         return self.said
 
+    async def named_from(self, number):
+        return max((each for each in self.said.named if each >= number), default=None)
+
 
 async def settled(one: Bucket, past: Past) -> None:
     """Return once the bucket was judged, however that ended; it may go on to wait."""

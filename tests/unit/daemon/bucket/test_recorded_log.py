@@ -46,6 +46,10 @@ class Past(RecordedPast):
     async def history(self) -> LogHistory:
         return LogHistory()
 
+    async def named_from(self, number: int) -> int | None:
+        del number
+        return None
+
 
 @pytest.fixture
 def storage():
