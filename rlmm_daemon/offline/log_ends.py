@@ -1,12 +1,16 @@
-"""Ends of a log that is gone, and what a restore from snapshots would pass over in silence."""
+"""Ends of a log by what daemons had read: what restore and verify would pass over in silence."""
 
 from collections.abc import Mapping
 
+import msgspec
+
+from rlmm_daemon.codec.marker import BucketMarker
 from rlmm_daemon.config import Config, EmbeddedLog
 from rlmm_daemon.domain.errors import InvalidArgument
-from rlmm_daemon.domain.ids import TopicId
+from rlmm_daemon.domain.ids import TopicId, uuid_text
 from rlmm_daemon.offline.log_adoption import is_configured, read_before
 from rlmm_daemon.offline.log_contents import topic_of
+from rlmm_daemon.ports.event_log import LogIdentity
 
 #: A metadata partition of a log.
 Log = tuple[int, TopicId]
@@ -79,3 +83,34 @@ def _untold() -> InvalidArgument:
         "answered as if it had never been. Next: put one of these files back from a copy; or the "
         "same with --accept-loss"
     )
+
+
+class Expected(msgspec.Struct, frozen=True, kw_only=True):
+    """What a log has to hold, by metadata partition."""
+
+    #: The offset up to which some daemon had read it.
+    read_to: Mapping[int, int]
+    #: The offset up to which the loss of its beginning was accepted.
+    accepted_to: Mapping[int, int]
+
+    def why_lacking(self, number: int, start: int, end: int) -> str | None:
+        """Return what is missing from a metadata partition that was read from `start` to `end`."""
+        if start > self.accepted_to.get(number, 0):
+            return f"it begins at offset {start}"
+        known = self.read_to.get(number, 0)
+        return f"it ends at offset {end}, daemons had read it to {known}" if end < known else None
+
+
+async def expected(config: Config, present: BucketMarker | None, log: LogIdentity) -> Expected:
+    """Return what the log has to hold; asked before it is read, as it goes on meanwhile.
+
+    Raises:
+        RlmmError: the storage does not answer.
+    """
+    read = (await read_before(config)).get(log.topic_id, {})
+    heads = {
+        gap.metadata_partition: gap.end
+        for gap in sorted(present.gaps if present is not None else (), key=lambda gap: gap.end)
+        if gap.topic_id == uuid_text(log.topic_id) and gap.start == 0
+    }
+    return Expected(read_to={n: at.next_offset for n, at in read.items()}, accepted_to=heads)

@@ -37,6 +37,7 @@ from rlmm_daemon.domain.errors import (
 from rlmm_daemon.domain.ids import MetadataPartition, uuid_text
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState
 from rlmm_daemon.offline.log_contents import KAFKA, first_of, opened
+from rlmm_daemon.offline.log_ends import expected
 from rlmm_daemon.ports.disk import Disk
 from rlmm_daemon.ports.event_log import NO_EPOCH, EventLog, LogIdentity, LogMissing, LogMoved
 from rlmm_daemon.ports.storage import RemoteStorage
@@ -60,6 +61,8 @@ class Verified(msgspec.Struct, kw_only=True):
     #: Metadata partitions whose log no longer begins at its first event: an orphan there may be
     #: a segment whose events are gone.
     trimmed: list[int] = msgspec.field(default_factory=list)
+    #: Metadata partitions whose log lacks what nobody accepted as lost, and what that is.
+    lacking: dict[int, str] = msgspec.field(default_factory=dict)
     #: Why nothing is said of incomplete uploads; None where they were listed.
     uploads_unlisted: str | None = None
     #: The bucket or directory that was listed.
@@ -133,11 +136,15 @@ async def _run(config: Config, topic: str | None) -> Verified:
         found = Verified(storage=made.bucket.name)
         inventory, ages = await _listed(storage, made.bucket, config, found)
         async with reading(config) as log:
-            _require_same_cluster(await made.bucket.peek(), log.identity)
+            present = await made.bucket.peek()
+            _require_same_cluster(present, log.identity)
+            wanted = await expected(config, present, log.identity)
             for number in range(log.identity.partition_count):
                 history = History(Fold(MetadataPartition(number), log.identity.partition_count))
-                if await log.read_on(history) > 0:
+                if (start := await log.read_on(history)) > 0:
                     found.trimmed.append(number)
+                if (why := wanted.why_lacking(number, start, history.fold.position)) is not None:
+                    found.lacking[number] = why
                 found.segments += len(history.segments)
                 states = (known.state for known in history.segments.values())
                 found.finished += sum(s is SegmentState.COPY_SEGMENT_FINISHED for s in states)
@@ -385,24 +392,39 @@ class _Files:
         home = embedded.partition_directory(self._directory, history.fold.partition)
         files = await compacted_files.segment_files(self._disk, home)
         bases = [base for base, _ in files]
+        end = bases[0] if bases else 0
         for base, path in files:
-            buffer = await compacted_files.read(self._disk, path)
+            if end < base:
+                _damaged(
+                    path, f"it begins at {base}, the file before ends at {end}", history, damaged
+                )
+            buffer, end = await compacted_files.read(self._disk, path), max(end, base)
             for piece in pieces(buffer, base):
+                end = max(end, piece.next_offset)
                 if piece.found:
                     dropped = [each.next_offset for each in piece.found if each.compacted]
                     _require_one_form(history, began, max(dropped, default=0))
                     _take(history, buffer[piece.position : piece.end])
                 elif base != bases[-1] or piece.end < len(buffer):
-                    number, what = history.fold.partition, f"{path} at byte {piece.position}"
-                    if damaged is not None:
-                        damaged.setdefault(number, f"{what}: {piece.reason}")
-                        continue
-                    raise LogCorrupt(
-                        f"{what}: {piece.reason}; a daemon that stands on "
-                        f"a snapshot may not have read it yet, then run: rlmm partition rebuild "
-                        f"{number} (it says what mends the log); else: rlmm log repair {number}"
-                    )
+                    where = f"{path} at byte {piece.position}"
+                    _damaged(where, piece.reason, history, damaged)
         return bases[0] if bases else 0
+
+
+def _damaged(where: str, why: str, history: History, damaged: dict[int, str] | None) -> None:
+    """Note what is wrong with the log, where that is wanted.
+
+    Raises:
+        LogCorrupt: it is not.
+    """
+    number = history.fold.partition
+    if damaged is None:
+        raise LogCorrupt(
+            f"{where}: {why}; a daemon that stands on a snapshot may not have read it yet, then "
+            f"run: rlmm partition rebuild {number} (it says what mends the log); else: rlmm log "
+            f"repair {number}"
+        )
+    damaged.setdefault(number, f"{where}: {why}")
 
 
 def _require_one_form(history: History, began: int, dropped_to: int) -> None:

@@ -74,10 +74,12 @@ def verify(file: str, overrides: tuple[str, ...], topic: str | None, *, as_json:
     Beside a daemon that runs or without one; writes and deletes nothing. The listing comes first,
     and what it lacks is looked at again before it is called missing. Needs memory for every
     segment and object: for very large clusters there is the nightly reconcile. Exit code 1 if
-    anything of high severity was found: data that consumers can't read.
+    anything of high severity was found, data that consumers can't read, or if the log lacks events
+    that nobody accepted as lost: what is called an orphan may be theirs then.
 
-    --json: {objects, segments, trimmed, uploads_unlisted, advice, counts: {kind: rows}, findings:
-    [{kind, severity, partition, segment_id, key, facts, meaning, action}]}; uploads_unlisted is
+    --json: {objects, segments, trimmed, lacking: {metadata partition: what}, uploads_unlisted,
+    advice, counts: {kind: rows}, findings: [{kind, severity, partition, segment_id, key, facts,
+    meaning, action}]}; uploads_unlisted is
     null, or why nothing is said of incomplete uploads; advice, where objects are missing, says
     whether that may be another bucket or directory, or which command ends such a segment.
     """
@@ -94,6 +96,7 @@ def verify(file: str, overrides: tuple[str, ...], topic: str | None, *, as_json:
                 "objects": found.objects,
                 "segments": found.segments,
                 "trimmed": found.trimmed,
+                "lacking": found.lacking,
                 "uploads_unlisted": found.uploads_unlisted,
                 "advice": found.advice(),
                 "counts": {kind.value: count for kind, count in counts.items()},
@@ -106,6 +109,16 @@ def verify(file: str, overrides: tuple[str, ...], topic: str | None, *, as_json:
         click.echo(f"{objects} compared with {segments} of the log")
         if found.trimmed:
             click.echo("The log's beginning is gone in parts: an orphan there may be no orphan.")
+        for number, what in found.lacking.items():
+            click.echo(
+                f"Metadata partition {number}: the log lacks events: {what}. An orphan of it"
+            )
+            click.echo(
+                "      may be a live segment's. Next: rlmm partitions; one that is ready stands on"
+            )
+            click.echo(
+                f"      a snapshot: rlmm partition rebuild {number} (it says what mends the log)"
+            )
         if found.uploads_unlisted is not None:
             click.echo(f"Incomplete uploads were not looked for: {found.uploads_unlisted}")
         columns = ("severity", "kind", "partition", "segment_id", "key", "facts")
@@ -116,9 +129,9 @@ def verify(file: str, overrides: tuple[str, ...], topic: str | None, *, as_json:
             click.echo(f"{kind.value}: {RULES[kind].meaning}; {RULES[kind].action}")
         if (advice := found.advice()) is not None:
             click.echo(advice)
-        if not rows:
+        if not rows and not found.lacking:
             click.echo("They agree.")
-    if any(RULES[kind].severity is Severity.HIGH for kind in counts):
+    if found.lacking or any(RULES[kind].severity is Severity.HIGH for kind in counts):
         raise click.exceptions.Exit(Exit.TROUBLE)
 
 
