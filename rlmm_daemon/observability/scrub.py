@@ -59,6 +59,11 @@ _IN_TEXTS: Final[tuple[_Rule, ...]] = (
         HIDDEN,
     ),
     _after(rf"(?P<kept>jaas{_REST}{_IS})(?:[^\n]*\\\n)*[^\n]*"),
+    # TOML's strings of several lines; one that does not end hides the rest.
+    _after(
+        rf"(?P<kept>(?:{_WORD}){_REST}{_NO_PLACE}{_IS})"
+        r"(?:\"\"\"(?s:.*?)(?:\"\"\"|\Z)|'''(?s:.*?)(?:'''|\Z))"
+    ),
 )
 _IN_LINES: Final[tuple[_Rule, ...]] = (
     _after(r"(?P<kept>LoginModule\s{1,16}\w+)[^;]*;?"),

@@ -76,8 +76,9 @@ def _taken(step: Step, known: Collection[str], bytes_max: int) -> Entry:
     if not told:
         why = _words(failed[0]) if failed else f"no answer within {step.seconds:g} s"
         return Entry(name=step.name, about=step.about, trouble=scrub(escape(why), known))
-    text, trouble = told[0], None
-    data = text.encode(errors="replace")
+    # Names of files need not be text.
+    data, trouble = told[0].encode(errors="backslashreplace"), None
+    text = data.decode()
     # Cut in front of what is scrubbed, but not in the midst of a line that may name a secret.
     if len(data) > bytes_max:
         whole, data = len(data), data[:bytes_max] if step.keep == "head" else data[-bytes_max:]

@@ -22,6 +22,7 @@ import msgspec
 from rlmm_daemon import __version__
 from rlmm_daemon.core import phrases
 from rlmm_daemon.domain.errors import DaemonUnreachable
+from rlmm_daemon.observability.escape import escape
 
 
 class Peer(NamedTuple):
@@ -42,6 +43,7 @@ _OF_PROCESS: Final = ("cmdline", "status", "limits", "smaps_rollup", "wchan")
 #: Files of the state directory that are small and say what the daemon knows.
 _SMALL: Final = re.compile(r"\.json$|\.txt$|^lock$")
 _SMALL_BYTES_MAX: Final = 64 * 1024
+_NO_LINK: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 def versions() -> str:
@@ -180,10 +182,10 @@ def _row(path: str) -> str:
     try:
         found = os.lstat(path)
     except OSError as error:
-        return f"{path}: {error.strerror}"
+        return f"{escape(path)}: {error.strerror}"
     at = datetime.fromtimestamp(found.st_mtime, UTC).isoformat(timespec="seconds")
     mode = stat.filemode(found.st_mode)
-    return f"{mode} {_owner(found.st_uid)} {found.st_gid} {found.st_size:>14,} {at} {path}"
+    return f"{mode} {_owner(found.st_uid)} {found.st_gid} {found.st_size:>14,} {at} {escape(path)}"
 
 
 def _owner(uid: int) -> str:
@@ -199,14 +201,15 @@ def small_files(directory: str) -> str:
     for path in sorted(Path(directory).iterdir()):
         if _SMALL.search(name := path.name):
             try:
-                with path.open("rb") as file:
+                # A link may lead anywhere, for root to read; a FIFO would wait for a writer.
+                with open(os.open(path, _NO_LINK), "rb") as file:  # noqa: PTH123 - a descriptor
                     text = file.read(_SMALL_BYTES_MAX).decode(errors="replace")
-                size = path.stat().st_size
+                    size = os.fstat(file.fileno()).st_size
             except OSError as error:
-                told.append(f"== {name}: {error.strerror}")
+                told.append(f"== {escape(name)}: {error.strerror}")
                 continue
             cut = f", the first {_SMALL_BYTES_MAX:,}" if size > _SMALL_BYTES_MAX else ""
-            told.append(f"== {name}: {size:,} bytes{cut}\n{text}")
+            told.append(f"== {escape(name)}: {size:,} bytes{cut}\n{text}")
     return "\n".join(told) + "\n"
 
 
