@@ -97,7 +97,7 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
         """Return what is missing from a metadata partition that was read from `start` to `end`."""
         if start > self.accepted_to.get(number, 0):
             return f"it begins at offset {start}"
-        known = self.read_to.get(number, 0)
+        known, end = self.read_to.get(number, 0), max(start, end)  # nothing may be left of it
         return f"it ends at offset {end}, daemons had read it to {known}" if end < known else None
 
 
