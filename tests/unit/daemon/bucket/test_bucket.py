@@ -379,6 +379,32 @@ async def test_a_hold_keeps_what_was_stored_while_the_storages_clock_was_ahead(s
     assert [hold.before_ms for hold in await one.holds()] == [YOUNG_MS]
 
 
+@pytest.mark.parametrize("how", ["all", "a", "z"])
+async def test_a_hold_of_a_clock_that_is_behind_keeps_what_the_storage_takes_until_now(shared, how):
+    """By the storage's own time, which the marker that is written with the hold shows."""
+    one = bucket(shared)
+    await one.open(IDENTITY)
+    written = shared.objects[marker.MARKER_KEY]
+    shared.objects[marker.MARKER_KEY] = type(written)(written.body, 5)
+    began_ms = SystemClock().now_ms()
+    if how == "all":
+        await acceptance.hold_all(one, 1_000, 1)
+    else:
+        hold = marker.Hold(metadata_partition=None, before_ms=1_000, broker_id=1)
+        await acceptance.name_log(one, how, cluster_id=IDENTITY.cluster_id, hold=hold)
+    (found,) = await one.holds()
+    assert found.before_ms >= began_ms
+
+
+async def test_a_log_that_the_marker_names_already_brings_no_hold(shared):
+    one = bucket(shared)
+    await one.open(IDENTITY)
+    hold = marker.Hold(metadata_partition=None, before_ms=1_000, broker_id=1)
+    topic_id = IDENTITY.metadata_topic_id
+    assert await acceptance.name_log(one, topic_id, cluster_id=IDENTITY.cluster_id, hold=hold)
+    assert await one.holds() == ()
+
+
 @pytest.mark.parametrize("pages", [2, 3])
 async def test_a_listing_that_is_too_long_lets_a_hold_keep_more(shared, monkeypatch, pages):
     monkeypatch.setattr(earlier_objects, "NEWEST_PAGES_MAX", 2)
