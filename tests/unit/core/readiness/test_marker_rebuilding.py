@@ -157,3 +157,15 @@ def test_what_the_log_lost_names_a_layout_where_anything_of_it_is_left():
     evidence.take({segment(8): 2}, key(8, "elsewhere"))
     with pytest.raises(InvalidArgument, match=r"2 lost segments name it and lie '"):
         rebuilt(evidence)
+
+
+def test_the_youngest_object_is_known_whatever_names_it_and_nothing_but_a_segments_counts():
+    """A rebuilt marker's hold keeps all that is not younger."""
+    evidence = Evidence()
+    evidence.take({}, "README.log", 9_000)
+    assert evidence.newest_ms == 0, "none is there"
+    evidence.take({}, key(1, "a"))
+    assert evidence.newest_ms == 0
+    for modified_ms in (5, 7, 6):
+        evidence.take({}, key(2, "a").replace(".log", ".index"), modified_ms)
+    assert evidence.newest_ms == 7
