@@ -63,7 +63,8 @@ MUTANTS: Final[Sequence[Mutant]] = (
         module="rlmm_daemon.adapters.event_log.embedded.recovery",
         old="await files.write_all(file, last.position, buffer[last.position : walked.stop])",
         new="pass",
-        seeds=1200,
+        seeds=2,
+        first=1169,
     ),
     Mutant(
         name="recovery_syncs_nothing",
@@ -216,8 +217,9 @@ MUTANTS: Final[Sequence[Mutant]] = (
         module="rlmm_daemon.daemon.following.snapshots",
         old='        temporary = f"{self._directory}/{partition}-{self._attempts}.tmp"\n',
         new="        temporary = path\n",
-        seeds=60,
+        seeds=2,
         scenario="manager",
+        first=101,
     ),
     Mutant(
         name="snapshot_forgets_what_came_while_it_was_written",
@@ -421,7 +423,8 @@ MUTANTS: Final[Sequence[Mutant]] = (
             "        await disk.remove(files.segment_path(directory, base))\n"
             "    await disk.fsync_directory(directory)\n"
         ),
-        seeds=20,
+        seeds=2,
+        first=89,
     ),
     Mutant(
         name="compaction_done_before_its_names_are_durable",
@@ -436,7 +439,8 @@ MUTANTS: Final[Sequence[Mutant]] = (
         module="rlmm_daemon.adapters.event_log.embedded.compacted_files",
         old="        await put_in_place(disk, directory, found)\n",
         new="",
-        seeds=20,
+        seeds=2,
+        first=221,
     ),
     Mutant(
         name="failed_decision_called_none",

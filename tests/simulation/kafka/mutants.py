@@ -122,8 +122,8 @@ MUTANTS: Final[Sequence[Mutant]] = (
         module="rlmm_daemon.core.readiness.following",
         old="    effects = (RestartTargets(), *first, drop)\n",
         new="    effects = (RestartTargets(), ForgetPosition(), *first, drop)\n",
-        seeds=1,
+        seeds=2,
         scenario=_SCENARIO,
-        first=101,
+        first=290,
     ),
 )

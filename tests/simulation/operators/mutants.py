@@ -56,7 +56,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
         "        whole = await self.history.drop(loaded.fold, reason, same_log=loaded.same_log)\n",
         "        whole = True\n",
         seeds=2,
-        first=47,
+        first=445,
     ),
     _planted(
         "positions_need_no_confirmation",
@@ -71,8 +71,8 @@ MUTANTS: Final[Sequence[Mutant]] = (
         "rlmm_daemon.daemon.operator.mending",
         "        if self._recovery is None:\n            for each in missing:\n",
         "        if True:\n            for each in missing:\n",
-        seeds=1,
-        first=3,
+        seeds=2,
+        first=34,
     ),
     _planted(
         "night_spares_nothing",
@@ -114,7 +114,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
         "            return hold\n",
         "            return None\n",
         seeds=2,
-        first=197,
+        first=47,
     ),
     _planted(
         "acceptance_leaves_no_hold",
@@ -130,7 +130,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
         "        bucket.unwritten.append(accepted)\n"
         "        return accepted\n",
         seeds=2,
-        first=94,
+        first=47,
     ),
     _planted(
         "accepts_before_anybody_looked",
@@ -154,7 +154,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
         '        return "" if self.held is UNSET else "its manifest is held back"\n',
         '        return ""\n',
         seeds=2,
-        first=69,
+        first=27,
     ),
     _planted(
         "release_approves",
