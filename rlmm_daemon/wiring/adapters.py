@@ -102,7 +102,7 @@ def kafka_log_of(config: Config, log: EventLog) -> "KafkaLog | None":
     return log
 
 
-def quorum_log_of(config: Config, log: EventLog) -> "QuorumLog | None":
+def as_quorum_log(config: Config, log: EventLog) -> "QuorumLog | None":
     """Return the event log as a quorum's; None where another one is configured."""
     if not isinstance(config.event_log, QuorumLogConfig):
         return None
@@ -149,7 +149,7 @@ def cluster_of(config: Config, log: EventLog, client: "KafkaClient | None" = Non
         return log.identity.partition_count if log.identity else 0
 
     cluster_id = config.daemon.cluster_id or ""
-    quorum = quorum_log_of(config, log)
+    quorum = as_quorum_log(config, log)
     if quorum is None or not config.shares_log:
         return FixedCluster(
             cluster_id=cluster_id,

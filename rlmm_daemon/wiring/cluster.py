@@ -31,7 +31,7 @@ class ClusterRoom:
         )
         if (kafka := adapters.kafka_log_of(config, manager.log)) is not None:
             kafka.directory.on_change.append(self.view.refresh)
-        if (quorum := adapters.quorum_log_of(config, manager.log)) is not None:
+        if (quorum := adapters.as_quorum_log(config, manager.log)) is not None:
             quorum.on_leader.append(self.view.refresh)
 
     def start(self, runtime: Runtime) -> None:

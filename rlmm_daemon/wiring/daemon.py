@@ -334,7 +334,7 @@ class Daemon:
         fetcher: Fetcher | None,
     ) -> Gauges:
         kafka = adapters.kafka_log_of(self._config, manager.log)
-        quorum = adapters.quorum_log_of(self._config, manager.log)
+        quorum = adapters.as_quorum_log(self._config, manager.log)
         s3 = adapters.s3_of(self._config, self._storage)
         return Gauges(
             self._metrics,

@@ -14,6 +14,6 @@ def log_facts(
     """Return what status and explain tell of the log, as `Standing` asks for it."""
     if (kafka := adapters.kafka_log_of(config, log)) is not None:
         return {**kafka.facts(), "controllers": controllers and controllers.facts()}
-    if (quorum := adapters.quorum_log_of(config, log)) is not None:
+    if (quorum := adapters.as_quorum_log(config, log)) is not None:
         return {"quorum": quorum.facts(), "leaderless": quorum.refusal}
     return {"unwritable": adapters.refusal_of(log)}

@@ -66,7 +66,7 @@ async def log_of(quorum: Quorum, config: Config) -> AsyncIterator[QuorumLog]:
         )
         try:
             assert isinstance(log, QuorumLog)
-            assert adapters.quorum_log_of(config, log) is log
+            assert adapters.as_quorum_log(config, log) is log
             yield log
         finally:
             await log.close()
