@@ -166,6 +166,7 @@ SOUND: dict[type, tuple[Any, ...]] = {
     api.RecoverParams: (0, False, TIMEOUT_MS),
     api.EndHoldParams: (0, False, TIMEOUT_MS),
     api.PurgeParams: (STRANGER.topic_id, False, False, TIMEOUT_MS),
+    api.PauseParams: ("stranger", False, TIMEOUT_MS),
     api.NoParams: (TIMEOUT_MS,),
 }
 #: It ends the daemon, whatever its deadline: its turn comes last.

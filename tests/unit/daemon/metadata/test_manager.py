@@ -398,7 +398,7 @@ async def test_a_log_that_is_corrupt_and_not_ours_to_mend_is_read_again(rig, mon
         errors.clear()
         mending = Mending(manager, guard=None, repair=None)
         (row,) = (await mending.repair([follower]))["repaired"]
-        assert (row["state"], "brokers" in row["error"]) == ("ready", True)
+        assert (row["state"], "theirs to mend" in row["error"]) == ("ready", True)
         assert follower.fold is fold, "nothing was given up for it"
         assert found(manager, 5) == segment_id(1)
 
