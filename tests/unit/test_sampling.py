@@ -20,7 +20,8 @@ def spin_less(seconds: float) -> None:
         pass
 
 
-#: Of three quarters of so many, no chance makes less than six tenths.
+#: Of three quarters of so many, no chance makes less than a half. Less than three quarters it may
+#: be: where others have the processors, a look comes when the work gives up the lock.
 LOOKS = 300
 ROUNDS_MAX = 1_000
 
@@ -45,8 +46,8 @@ def test_a_threads_time_is_shared_out_among_its_functions():
     assert abs(sampler.seconds - spent) < spent / 10, (
         "no sleep is counted, which would add a quarter"
     )
-    assert 0.6 < found["spin"] / sampler.seconds < 0.9
-    assert 0.1 < found["spin_less"] / sampler.seconds < 0.4
+    assert 0.5 < found["spin"] / sampler.seconds < 0.9
+    assert 0.1 < found["spin_less"] / sampler.seconds < 0.5
     assert sampler.own_seconds < sampler.seconds / 4
 
 
