@@ -20,7 +20,7 @@ from rlmm_daemon.core.partitioner import metadata_partition
 from rlmm_daemon.core.snapshots import unsealing
 from rlmm_daemon.daemon.base.segment_log import decode_segment
 from rlmm_daemon.daemon.operator.recovering import Candidate, beginning_of
-from rlmm_daemon.domain.errors import ConfigError, InvalidArgument, RlmmError
+from rlmm_daemon.domain.errors import ConfigError, InTheWay, InvalidArgument, RlmmError
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
 from rlmm_daemon.observability.logging import beside_answers
@@ -268,7 +268,7 @@ async def _run(
             for number, mine in wanted.items()
         ]
         if execute:
-            with suppress(ConfigError):  # a daemon that runs is told by accept-loss
+            with suppress(InTheWay):  # a daemon that runs is told by accept-loss
                 now_ms = SystemClock().now_ms()
                 ends = {int(n): Position(read.position, read.epoch) for n, read in reads.items()}
                 await adopt(config, target, log.identity, hold_before_ms=now_ms, ends=ends)
