@@ -27,7 +27,11 @@ from tests.support.quorum import LISTENER, TOPIC, TOPIC_ID, Quorum
 #: Soon elected, and not again because the machine has other things to do.
 TIMING = Timing(election=100, fetch=20_000)
 OPTIONS = QuorumLogOptions(
-    heartbeat_seconds=0.01, retry_seconds=0.01, chunk_bytes=256, cache_bytes=512
+    heartbeat_seconds=0.01,
+    retry_seconds=0.01,
+    open_seconds=30.0,  # three replicas elect, beside whatever else this machine does
+    chunk_bytes=256,
+    cache_bytes=512,
 )
 #: A checkpoint is made after each record, if the one before is done by then.
 CHECKPOINTS = msgspec.structs.replace(OPTIONS, checkpoint_bytes_min=1, checkpoint_factor=0.0)

@@ -110,6 +110,9 @@ def host(tmp_path: Path, built: Built) -> Iterator[Root]:
         )
         for name in ("rlmm-daemon", "rlmm-kafka-plugin"):
             it.put(built.file(name, "deb"))
+        # The page begins beside a broker that runs, and on a busy machine one takes its time.
+        listens = "exec 3<>/dev/tcp/localhost/9092"
+        until(partial(it.try_, "/bin/bash", "-c", listens), "the broker listens")
         yield it
 
 
