@@ -20,8 +20,7 @@ def spin_less(seconds: float) -> None:
         pass
 
 
-#: Of three quarters of so many, no chance makes less than a half. Less than three quarters it may
-#: be: where others have the processors, a look comes when the work gives up the lock.
+#: Of three quarters of so many, no chance makes less than six tenths.
 LOOKS = 300
 ROUNDS_MAX = 1_000
 
@@ -30,11 +29,12 @@ def test_a_threads_time_is_shared_out_among_its_functions():
     async def work() -> None:
         for rounds in range(ROUNDS_MAX):
             # A machine that has other things to do lets the sampler look less often.
-            if rounds >= 30 and sampler.looks >= LOOKS:
+            if rounds >= 8 and sampler.looks >= LOOKS:
                 return
-            spin(0.015)
-            await asyncio.sleep(0.005)
-            spin_less(0.005)
+            # A look that comes late, on a busy machine, counts for what it meets: little of these.
+            spin(0.06)
+            await asyncio.sleep(0.02)
+            spin_less(0.02)
 
     began = time.thread_time()
     with Sampler() as sampler:
@@ -46,8 +46,8 @@ def test_a_threads_time_is_shared_out_among_its_functions():
     assert abs(sampler.seconds - spent) < spent / 10, (
         "no sleep is counted, which would add a quarter"
     )
-    assert 0.5 < found["spin"] / sampler.seconds < 0.9
-    assert 0.1 < found["spin_less"] / sampler.seconds < 0.5
+    assert 0.6 < found["spin"] / sampler.seconds < 0.9
+    assert 0.1 < found["spin_less"] / sampler.seconds < 0.4
     assert sampler.own_seconds < sampler.seconds / 4
 
 
