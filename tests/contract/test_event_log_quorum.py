@@ -29,7 +29,6 @@ TIMING = Timing(election=100, fetch=20_000)
 OPTIONS = QuorumLogOptions(
     heartbeat_seconds=0.01,
     retry_seconds=0.01,
-    open_seconds=30.0,  # three replicas elect, beside whatever else this machine does
     chunk_bytes=256,
     cache_bytes=512,
 )
