@@ -298,7 +298,7 @@ def reader(*rows: list[object]) -> tuple[Callable[..., Awaitable[tuple[int, byte
     builder = checkpoint.Builder(POINT, timestamp_ms=1)
     data = builder.begin(VotersAt(-1, VoterSet(), 0), last_timestamp_ms=1)
     for records in rows:
-        data += builder.data([each if isinstance(each, tuple) else pack(each) for each in records])  # type: ignore[arg-type]
+        data += builder.data([each if isinstance(each, tuple) else pack(each) for each in records])  # type: ignore[arg-type]  # a pair stays as it is
     data += builder.end()
 
     async def read_piece(point: LogPoint, position: int, bytes_max: int) -> tuple[int, bytes]:
