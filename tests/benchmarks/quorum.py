@@ -24,7 +24,8 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from rich.console import Console
 
-from deploy.dev.stack.kafka.cluster import Cluster, _free_ports
+from deploy.dev.stack.kafka.cluster import Cluster
+from deploy.dev.stack.ports import free_ports
 from tests.benchmarks.quorum_replica import RECORD
 from tests.benchmarks.rows import Row, table
 from tests.benchmarks.run import RESULTS, keep
@@ -82,7 +83,7 @@ class Three:
     def __init__(self, home: Path) -> None:
         self.home = home
         self.quorum = Quorum(home, 3, 0, QUICK)
-        self.ports = dict(zip((1, 2, 3), _free_ports(3), strict=True))
+        self.ports = dict(zip((1, 2, 3), free_ports(3), strict=True))
         self.quorum.ports = self.ports
         self.replicas: dict[int, Replica] = {}
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from deploy.dev.stack.ports import free_ports
 from rlmm_daemon.adapters.quorum.client import Description, QuorumClient
 from rlmm_daemon.adapters.quorum.files.formatted import TOPIC
 from rlmm_daemon.cli import main
@@ -18,7 +19,7 @@ from rlmm_daemon.cli.quorum import seen as seen_module
 from rlmm_daemon.core.raft.forcing import FORCED_STEP
 from rlmm_daemon.domain.errors import OutcomeUnknown
 from rlmm_daemon.domain.ids import uuid_text
-from tests.support.quorum_processes import CLUSTER, QuorumProcesses, free_ports
+from tests.support.quorum_processes import CLUSTER, QuorumProcesses
 from tests.unit.adapters.quorum.certificates import Authority
 
 

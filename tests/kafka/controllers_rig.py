@@ -11,7 +11,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from deploy.dev.stack.kafka.cluster import _free_ports, java, quick
+from deploy.dev.stack.kafka.cluster import java, quick
+from deploy.dev.stack.ports import free_ports
 from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.adapters.os.disk import LocalDisk
 from rlmm_daemon.adapters.quorum.client import Description, QuorumClient
@@ -40,7 +41,7 @@ class Controllers:
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self.ports = dict(zip((1, 2, 3, OURS), _free_ports(4), strict=True))
+        self.ports = dict(zip((1, 2, 3, OURS), free_ports(4), strict=True))
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
         self.disk, self.clock = LocalDisk(), SystemClock()
         self.stack = AsyncExitStack()

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from deploy.dev.stack.kafka.cluster import _free_ports, java
+from deploy.dev.stack.kafka.cluster import java
+from deploy.dev.stack.ports import free_ports
 from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.adapters.os.disk import LocalDisk
 from rlmm_daemon.adapters.quorum.files.identity import format_replica
@@ -111,7 +112,7 @@ class Mixed:
     def __init__(self, home: Path, ours: tuple[int, ...] = (3,)) -> None:
         self.home = home
         self.ours = ours
-        ports = _free_ports(6)
+        ports = free_ports(6)
         self.ports = dict(zip((1, 2, 3), ports[:3], strict=True))
         self.doors = {n: Door(ports[2 + n], self.ports[n]) for n in (1, 2, 3)}
         self.disk, self.clock = LocalDisk(), SystemClock()

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from deploy.dev.stack.kafka.cluster import _free_ports
+from deploy.dev.stack.ports import free_ports
 from rlmm_daemon.adapters.os.disk import LocalDisk
 from rlmm_daemon.adapters.quorum.files.identity import format_replica
 from tests.linearizability.replica import CLUSTER_ID, TOPIC, TOPIC_ID, Settings
@@ -82,7 +82,7 @@ class Processes:
     def __init__(self, home: Path, *, stale: bool, sync_seconds: float) -> None:
         self.home = home
         self._stale, self._sync_seconds = stale, sync_seconds
-        ports = _free_ports(15)
+        ports = free_ports(15)
         self._ports = dict(zip(NUMBERS, ports[:3], strict=True))
         self.clients = dict(zip(NUMBERS, ports[3:6], strict=True))
         #: (who asks, who is asked) -> the door between; a replica's own is what it advertises.

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from deploy.dev.stack.kafka.cluster import _free_ports
+from deploy.dev.stack.ports import free_ports
 from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.adapters.os.disk import LocalDisk
 from rlmm_daemon.adapters.quorum.files.identity import format_replica
@@ -34,7 +34,7 @@ class Quorum:
         self.home, self.timing = home, timing
         self.count = voters
         numbers = range(1, voters + observers + 1)
-        self.ports = dict(zip(numbers, _free_ports(len(numbers)), strict=True))
+        self.ports = dict(zip(numbers, free_ports(len(numbers)), strict=True))
         self.disk, self.clock = LocalDisk(), SystemClock()
         self.nodes: dict[int, Node] = {}
         self._lives: dict[int, asyncio.Task[None]] = {}

@@ -2,9 +2,7 @@
 
 import json
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
+from deploy.dev.stack.ports import free_ports
 from rlmm_daemon.adapters.quorum.client import Description, QuorumClient
 from rlmm_daemon.adapters.quorum.files.formatted import TOPIC
 from rlmm_daemon.adapters.quorum.handshake import Plain
@@ -28,7 +27,6 @@ CLUSTER: Final = "c2lkZWNhci1kZXYta2Fma2"
 HOST: Final = "127.0.0.1"
 LISTENER: Final = "QUORUM"
 PATIENCE_SECONDS: Final = 30.0
-_PORTS: Final = range(21_000, 31_000)
 
 
 @dataclass(slots=True)
@@ -196,21 +194,6 @@ class QuorumProcesses:
                 first=first,
             )
         )
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports of this host that nobody listened on a moment ago.
-
-    Below those that the kernel gives to whoever connects: a replica that is down finds its own free
-    when it returns.
-    """
-    free: list[int] = []
-    for port in random.sample(_PORTS, len(_PORTS)):
-        with suppress(OSError), socket.create_server((HOST, port)):
-            free.append(port)
-        if len(free) == count:
-            return free
-    raise AssertionError("no port is free")
 
 
 def _values(data: bytes) -> Iterator[bytes]:

