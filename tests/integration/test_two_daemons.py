@@ -36,9 +36,12 @@ def original(tmp_path: Path, forks: ForkServer) -> Iterator[Stocked]:
 
 
 def clone_of(it: Stocked, directory: Path, forks: ForkServer) -> Stocked:
-    """Return a daemon on a copy of the state directory as it is now, and the same storage."""
+    """Return a daemon on a copy of the state directory as it is now, and the same storage.
+
+    Its daemon goes on meanwhile: what is on the way to its name may be gone when its turn comes.
+    """
     other = make(directory, forks, {**HASTY, "storage.directory": it.daemon.remote})
-    shutil.copytree(it.state_dir, other.state_dir)
+    shutil.copytree(it.state_dir, other.state_dir, ignore=shutil.ignore_patterns("*.tmp"))
     return other
 
 
