@@ -343,6 +343,7 @@ async def _run(world: World, clock: SimClock) -> None:
     world.healed = True
     for me, life in enumerate((each.result() for each in last), 1):
         value = b"%d.last" % me
+        await life.folding.reached(world.log.end, timeout_seconds=_HEALED_SECONDS)  # it lagged
         life.begin(value)
         async with asyncio.timeout(_HEALED_SECONDS):
             while not world.told[value]:  # noqa: ASYNC110 - a toy's own time
