@@ -22,7 +22,7 @@ from rlmm_daemon.reconcile.act.deletions import Executor
 from rlmm_daemon.reconcile.act.last_look import LastLook
 from rlmm_daemon.reconcile.act.lease import LEASE_KEY, Holder, LeaseHeld
 from rlmm_daemon.reconcile.act.quarantine import Entry, Manifest, Word
-from tests.reconcile.test_executing import NOW, Passing, Site
+from tests.reconcile.test_executing import NOW, Passing, Site, Unanswered
 
 SEEDS: Final = 40
 ORPHANS: Final = 3
@@ -207,6 +207,59 @@ def test_a_command_that_does_not_wait_for_the_run_promises_too_much(
     monkeypatch.setattr(lease, "wait_out", at_once)
     with pytest.raises(AssertionError, match="were said to stay"):
         nights(tmp_path)
+
+
+@pytest.mark.parametrize("goes_on", ["nobody", "another run", "break-lease"])
+def test_what_a_killed_run_had_sent_is_behind_it_when_a_restore_says_what_is_there(
+    tmp_path: Path, goes_on: str
+) -> None:
+    """It lands when the lease is over for long: S3 may carry it out for a quarter of an hour."""
+    site = Site(tmp_path)
+    (entry, *_) = site.entries(site.orphan)
+    name = site.quarantined([entry])
+    operators = Operators(site, 0)
+
+    async def work() -> None:
+        async with control.opened(site.config) as storage:
+            operators.storage = storage
+
+            class Killing(Passing):
+                async def delete(self, _keys: Collection[str]) -> Any:
+                    raise Unanswered
+
+            started_ms = operators.now_ms
+            held = Holder(storage, owner="killed", seconds=300, now_ms=operators.now)
+            await held.acquire()
+            executor = Executor(
+                site.config, Killing(storage), held, safety=SAFETY, ends=site.ends,
+                look=LastLook(site.config, storage, started_ms=NOW), audit=lambda _lines: None,
+            )  # fmt: skip
+            with pytest.raises(Unanswered):
+                await executor.delete([entry])
+            lands_ms = started_ms + (300 + lease.LATE_SECONDS) * 1_000 - 2_000
+
+            async def pause(_seconds: float) -> None:
+                operators.now_ms += 1_000
+                if operators.now_ms >= lands_ms:
+                    await storage.delete([entry.key])
+
+            operators.pause = pause  # type: ignore[method-assign]  # time goes by itself
+            if goes_on == "break-lease":
+                found = await lease.look(storage)
+                assert found is not None
+                await lease.take_away(
+                    storage, found, by="me", fence=9, now_ms=operators.now, pause=pause
+                )
+            operators.now_ms = max(operators.now_ms, started_ms + 301_000)
+            if goes_on == "another run":
+                other = Holder(storage, owner="other", seconds=300, now_ms=operators.now)
+                await other.acquire()
+                await other.release()
+            await operators._keep(name, lambda: quarantine.restore(storage, name, WORD))
+
+    asyncio.run(work())
+    assert not site.there(entry), "it landed"
+    assert operators.promised == {}, "it was said to stay"
 
 
 @pytest.mark.parametrize("key", [LEASE_KEY, f"{quarantine.MANIFESTS}r0-001.json"])

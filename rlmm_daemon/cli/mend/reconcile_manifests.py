@@ -186,8 +186,12 @@ async def _kept(daemon: Config, change: Callable[[Any], Any], *, as_json: bool) 
         changed = await change(storage)
         clock = await storage_time.read(storage)
         found = await lease.look(storage)
-        if not as_json and found is not None and found.ends_ms > clock.now_ms():
-            click.echo(f"{found.owner} may be deleting: waiting until it has seen this", err=True)
+        if not as_json and found is not None and (left_ms := found.late_ms - clock.now_ms()) > 0:
+            click.echo(
+                f"{found.owner} may be deleting: waiting until it has seen this,"
+                f" or for {left_ms // 1000:,} s should it be gone",
+                err=True,
+            )
         await lease.wait_out(storage, clock.now_ms)
         return changed
 

@@ -76,8 +76,6 @@ class Executor:
         #: Throttled requests, and all of them, when they were last looked at.
         self._seen = (0, 0)
         self.done = Done()
-        #: Deletes that were sent and not answered with success: the storage may still do them.
-        self.may_land_late = False
 
     async def delete(self, entries: Iterable[Entry]) -> Done:
         """Delete what still qualifies.
@@ -139,10 +137,9 @@ class Executor:
         if keys:
             # Half of the lease is left (`Holder.check`): what takes longer is somebody else's.
             async with asyncio.timeout(self._safety.lease_seconds / 2):
-                self.may_land_late, before = True, self.may_land_late
+                before, self._lease.unanswered = self._lease.unanswered, True
                 outcomes.update(await self._storage.delete(keys))
-                self.may_land_late = before or any(map(outcomes.get, keys))
-            self._lease.unanswered = self.may_land_late
+            self._lease.unanswered = before or any(map(outcomes.get, keys))
         for entry in entries:
             error = await self._outcome(entry, outcomes)
             if error is None:

@@ -3,6 +3,9 @@
 Each batch of deletes renews the lease with If-Match first. An owner that was paused past its expiry
 and overtaken meets another etag there, and stops before its next delete. The fencing number goes
 into every manifest and audit line, so that two runs can be told apart afterwards.
+
+A storage may carry a delete out after its sender is gone. So a lease that was not given back, by a
+run that was killed, say, counts for longer to those who wait for deletes than to the next owner.
 """
 
 import asyncio
@@ -44,7 +47,8 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     #: Grows by one with every owner.
     fence: int
     expires_ms: CalendarMs
-    #: A delete of its owner failed or was not answered, so it may be carried out at any time.
+    #: A delete of its owner, or of one shortly before, failed or was not answered: it may be
+    #: carried out at any time.
     unanswered: bool | UnsetType = UNSET
 
 
@@ -57,6 +61,11 @@ class FoundLease(msgspec.Struct, frozen=True, kw_only=True):
     damage: str
     #: Until when it counts, by the storage's time.
     ends_ms: int
+
+    @property
+    def late_ms(self) -> int:
+        """Until when a delete may be carried out that its owner sent; 0: it was given back."""
+        return self.ends_ms and self.ends_ms + LATE_SECONDS * 1000
 
     @property
     def owner(self) -> str:
@@ -91,10 +100,10 @@ async def wait_out(
 
     A run may be between its look and its delete. It has looked again once it renewed its lease
     twice, and nobody deletes by a lease that was given back or ran out. Where a delete of its own
-    was not answered, only the lease's end says that it comes no more.
+    was not answered, or nobody says whether (it was killed), only time tells that it comes no more.
     """
     etag, renewals = None, -1
-    while (found := await look(storage)) is not None and found.ends_ms > now_ms():
+    while (found := await look(storage)) is not None and found.late_ms > now_ms():
         if found.etag != etag:
             etag, renewals = found.etag, renewals + 1
         late = found.lease is not None and found.lease.unanswered is True
@@ -114,23 +123,20 @@ async def take_away(
 ) -> None:
     """Break a lease: nobody may delete until it would have run out, then anybody.
 
-    Its owner is stopped at its next renewal, yet may do until then what it has just checked.
+    Its owner is stopped at its next renewal, yet may do until then what it has just checked. Nobody
+    gives the lease back in its place: what it sent may be carried out later still.
 
     Raises:
         LeaseHeld: it was renewed, or another run took it.
     """
-    ends_ms = max(found.ends_ms, now_ms())
-    etag = found.etag
-    for expires_ms in (ends_ms, 0):
-        lease = Lease(owner=f"broken by {by}", fence=fence, expires_ms=expires_ms)
-        try:
-            etag = await storage.put_control(LEASE_KEY, control.encode(lease), if_etag=etag)
-        except Conflict as error:
-            if not expires_ms:
-                return  # over by then, so the next run has it already
-            raise LeaseHeld(f"{found.owner} renewed {LEASE_KEY}: it lives") from error
-        while expires_ms > now_ms():
-            await pause(POLL_SECONDS)
+    lease = Lease(owner=f"broken by {by}", fence=fence, expires_ms=found.ends_ms)
+    try:
+        await storage.put_control(LEASE_KEY, control.encode(lease), if_etag=found.etag)
+    except Conflict as error:
+        raise LeaseHeld(f"{found.owner} renewed {LEASE_KEY}: it lives") from error
+    # A storage tells times by the second, so the next run's clock may be one behind.
+    while found.ends_ms + 1000 > now_ms():
+        await pause(POLL_SECONDS)
 
 
 class Holder:
@@ -143,7 +149,8 @@ class Holder:
         self._etag: str | None = None
         self._expires_ms = 0
         self.fence = 0
-        #: Set once a delete failed or was not answered; the next renewal says so.
+        #: Set while a delete is under way and once one failed or was not answered, also one of the
+        #: owner before; the next renewal says so.
         self.unanswered = False
 
     async def acquire(self) -> None:
@@ -161,6 +168,7 @@ class Holder:
                 seconds = (found.ends_ms - self._now_ms()) // 1000
                 raise LeaseHeld(f"{found.owner} holds {LEASE_KEY} for another {seconds} s")
             self.fence = found.lease.fence
+            self.unanswered = found.late_ms > self._now_ms()
         self.fence += 1
         await self._write(found.etag if found else None)
 
@@ -188,27 +196,21 @@ class Holder:
                 " had been looked at: raise lease_seconds or lower batch_objects"
             )
 
-    async def outlast(self) -> None:
-        """Leave the lease to run out behind whatever a delete without an answer may still do."""
-        self.unanswered = True
-        with suppress(RlmmError):  # it was lost, or the storage is away
-            await self.renew()
-
     async def release(self) -> None:
         """Let the next owner begin at once; a lease that was lost stays as it is.
 
         It ends at no time of this run's clock: the next owner's may be up to a second behind it,
-        because a storage tells times by the second.
+        because a storage tells times by the second. Behind a delete without an answer it is left to
+        run out, which is what says how late that may still come.
         """
         assert self._etag is not None, "acquired"
-        try:
-            await self._write(self._etag, expires_ms=0)
-        except LeaseHeld:
+        if self.unanswered:
             return
+        with suppress(LeaseHeld):
+            await self._write(self._etag, expires_ms=0)
 
     async def _write(self, etag: str | None, expires_ms: int | None = None) -> None:
-        seconds = max(self._seconds, LATE_SECONDS) if self.unanswered else self._seconds
-        lasting_ms = self._now_ms() + seconds * 1000
+        lasting_ms = self._now_ms() + self._seconds * 1000
         self._expires_ms = lasting_ms if expires_ms is None else expires_ms
         lease = Lease(owner=self._owner, fence=self.fence, expires_ms=self._expires_ms)
         if self.unanswered:

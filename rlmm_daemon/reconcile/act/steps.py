@@ -128,8 +128,7 @@ class Actor(msgspec.Struct, frozen=True, kw_only=True):
                         await self._remove(storage, name, manifests[name], lease)
             finally:
                 self._note_done(executor.done)
-                # Whoever restores a manifest waits the lease out, and for a late delete with it.
-                await (lease.outlast() if executor.may_land_late else lease.release())
+                await lease.release()
         # Without the lease, which is for deletes: a tag says what the manifest said when it was
         # written, and harms nothing where another run has gone on since.
         keys = [entry.key for entry in plan.quarantine if entry.upload_id is None]

@@ -434,7 +434,7 @@ class Night:
         finally:
             deleted = executor.done.deleted
             self.counts["night deletes"] = self.counts.get("night deletes", 0) + deleted
-            if self._life.alive and not executor.may_land_late:
+            if self._life.alive:
                 await holder.release()
 
     def _audit(self, lines: Any) -> None:

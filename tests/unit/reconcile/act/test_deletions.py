@@ -101,7 +101,7 @@ def rig(monkeypatch: pytest.MonkeyPatch) -> Any:
             if seen.get("lost"):
                 raise LeaseHeld("another run")
 
-        lease = SimpleNamespace(fence=7, renew=renew, check=check)
+        lease = SimpleNamespace(fence=7, renew=renew, check=check, unanswered=False)
         monkeypatch.setattr(asyncio, "sleep", no_sleep)
         monkeypatch.setattr(asyncio, "timeout", noted)
         monkeypatch.setattr(late_events, "tail", lambda *_: (seen.get("touched", set()), {0: 1}))

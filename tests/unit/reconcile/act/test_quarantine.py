@@ -464,13 +464,40 @@ async def test_who_waits_for_a_run_waits_until_it_has_looked_again() -> None:
     assert deleting.waited == 2, "nobody deletes"
 
 
-async def test_who_waits_for_a_run_that_is_paused_waits_until_its_lease_is_over() -> None:
+async def test_who_waits_for_a_run_that_is_gone_waits_for_what_it_had_sent() -> None:
+    """Killed, it told nobody of a delete that was under way; paused, it goes on."""
     storage, clock = MemoryStorage(clock=SystemClock()), Clock()
     await storage.open()
     await holder(storage, clock, "a").acquire()
     deleting = Deleting(clock, [])
     await lease.wait_out(storage, clock, deleting)
-    assert deleting.waited == 300
+    assert deleting.waited == 300 + lease.LATE_SECONDS
+
+
+async def test_who_comes_behind_the_lease_of_a_run_that_was_killed_waits_for_what_it_had_sent() -> (
+    None
+):
+    storage, clock = MemoryStorage(clock=SystemClock()), Clock()
+    await storage.open()
+    await holder(storage, clock, "a").acquire()
+    clock.now += 301_000
+    deleting = Deleting(clock, [])
+    await lease.wait_out(storage, clock, deleting)
+    assert deleting.waited == lease.LATE_SECONDS - 1
+
+
+@pytest.mark.parametrize("late", [True, False])
+async def test_a_run_behind_one_that_was_killed_has_a_restore_wait_for_both(*, late: bool) -> None:
+    """It looks again and again, is answered each time, and knows nothing of what the other sent."""
+    storage, clock = MemoryStorage(clock=SystemClock()), Clock()
+    await storage.open()
+    await holder(storage, clock, "killed").acquire()
+    clock.now += 300_000 + lease.LATE_SECONDS * 1_000 - int(late)
+    run = holder(storage, clock, "next")
+    await run.acquire()
+    deleting = Deleting(clock, [run.renew, run.renew, run.renew, run.release])
+    await lease.wait_out(storage, clock, deleting)
+    assert deleting.waited == (3 + 300 + lease.LATE_SECONDS if late else 2)
 
 
 async def test_who_waits_for_a_run_of_which_a_delete_was_not_answered_waits_behind_that() -> None:
@@ -481,11 +508,11 @@ async def test_who_waits_for_a_run_of_which_a_delete_was_not_answered_waits_behi
     run = holder(storage, clock, "a")
     await run.acquire()
     run.unanswered = True
-    deleting = Deleting(clock, [run.renew, run.renew, run.renew, run.outlast])
+    deleting = Deleting(clock, [run.renew, run.renew, run.renew, run.release])
     await lease.wait_out(storage, clock, deleting)
-    assert deleting.waited == 4 + lease.LATE_SECONDS
+    assert deleting.waited == 3 + 300 + lease.LATE_SECONDS
     await holder(storage, clock, "b").acquire()
-    await run.outlast()
+    await run.release()
     found = await lease.look(storage)
     assert found is not None
     assert (found.owner, found.lease and found.lease.format) == ("b", control.FORMAT)
@@ -507,9 +534,22 @@ async def test_a_lease_that_is_broken_is_nobodys_until_it_would_have_ended() -> 
     found = await lease.look(storage)
     assert found is not None
     await lease.take_away(storage, found, by="me", fence=9, now_ms=clock, pause=deleting)
-    assert deleting.waited == 300
+    assert deleting.waited == 301, "the next one's clock may be a second behind"
+    clock.now -= 999
     await other.acquire()
     assert other.fence == 10
+
+
+async def test_a_restore_waits_for_what_the_run_had_sent_whose_lease_was_broken() -> None:
+    storage, clock = MemoryStorage(clock=SystemClock()), Clock()
+    await storage.open()
+    await holder(storage, clock, "killed").acquire()
+    found = await lease.look(storage)
+    assert found is not None
+    deleting = Deleting(clock, [])
+    await lease.take_away(storage, found, by="me", fence=9, now_ms=clock, pause=deleting)
+    await lease.wait_out(storage, clock, deleting)
+    assert deleting.waited == 300 + lease.LATE_SECONDS
 
 
 async def test_a_lease_that_is_broken_may_be_taken_before_that_is_said() -> None:
@@ -520,11 +560,10 @@ async def test_a_lease_that_is_broken_may_be_taken_before_that_is_said() -> None
     found = await lease.look(storage)
     assert found is not None
 
-    async def taken(_seconds: float) -> None:
-        clock.now = found.ends_ms
-        await other.acquire()
-
-    await lease.take_away(storage, found, by="me", fence=9, now_ms=clock, pause=taken)
+    deleting = Deleting(clock, [other.acquire])
+    clock.now = found.ends_ms - 1_000
+    await lease.take_away(storage, found, by="me", fence=9, now_ms=clock, pause=deleting)
+    assert deleting.waited == 2
     await other.renew()
 
 
