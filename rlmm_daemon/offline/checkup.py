@@ -24,7 +24,7 @@ from rlmm_daemon.config.exposure import exposures_in_time
 from rlmm_daemon.core import phrases
 from rlmm_daemon.core.partitioner import PARTITIONER_ID
 from rlmm_daemon.daemon.base.state_directory import StateDirectory
-from rlmm_daemon.domain.errors import RlmmError
+from rlmm_daemon.domain.errors import RlmmError, UnsupportedProtocol
 from rlmm_daemon.domain.ids import MetadataPartition, uuid_text
 from rlmm_daemon.domain.segment import SegmentSnapshot
 from rlmm_daemon.offline import checkup_broker, checkup_host, checkup_storage
@@ -71,7 +71,8 @@ def access(config: Config, file: str) -> list[CheckResult]:
     exposed = exposures_in_time(config, file, _ACCESS_SECONDS)
     if exposed is None:
         found = f"no answer within {_ACCESS_SECONDS:g} s: a disk or mount hangs"
-        return [CheckResult(check="access", verdict="warning", found=found)]
+        advice = "find it (df hangs on it, too) and have it answer; then run rlmm doctor again"
+        return [CheckResult(check="access", verdict="warning", found=found, advice=advice)]
     warnings = [
         CheckResult(check=each.check, verdict="warning", found=each.found, advice=each.advice)
         for each in exposed
@@ -132,6 +133,18 @@ _FOREIGN: Final = (
 )
 
 
+_NAMELESS: Final = "put the file back from a copy; or run: rlmm log name"
+
+
+def _unreadable(error: OSError | RlmmError, damaged: str) -> str:
+    """Return what to do about a file that can't be read; `damaged` is for one that is damaged."""
+    if isinstance(error, UnsupportedProtocol):
+        return "start the version again that wrote it (rlmm --version shows this one's)"
+    if isinstance(error, OSError):
+        return "see what the kernel says of its disk (dmesg), and have it answer"
+    return damaged
+
+
 async def _embedded(config: Config, seconds: float) -> list[CheckResult]:
     disk, directory = LocalDisk(), config.event_log_directory
     state = StateDirectory(disk, config.daemon.state_dir)
@@ -147,7 +160,8 @@ async def _embedded(config: Config, seconds: float) -> list[CheckResult]:
         found = f"{error.filename}: permission denied to uid {os.geteuid()}"
         return [CheckResult(check="event log", verdict="failed", found=found, advice=advice)]
     except (OSError, RlmmError) as error:
-        return [CheckResult(check="event log", verdict="failed", found=f"{directory}: {error}")]
+        found, advice = f"{directory}: {error}", _unreadable(error, _NAMELESS)
+        return [CheckResult(check="event log", verdict="failed", found=found, advice=advice)]
     finally:
         disk.close()
     corrupt = _foreign(config, present, known) or _corrupt(reports) or _misplaced(reports)
@@ -309,7 +323,8 @@ async def _state(config: Config, identity: LogIdentity) -> CheckResult:
     try:
         known = await StateDirectory(disk, config.daemon.state_dir).identity()
     except (OSError, RlmmError) as error:
-        return CheckResult(check=check, verdict="failed", found=str(error))
+        advice = _unreadable(error, "put the file back from a copy, or see rlmm explain")
+        return CheckResult(check=check, verdict="failed", found=str(error), advice=advice)
     finally:
         disk.close()
     if known is None:
@@ -365,6 +380,12 @@ def _leaders(identity: LogIdentity, ranges: dict[MetadataPartition, LogRange]) -
     return CheckResult(check=check, verdict="ok", found=found)
 
 
+_UNREAD: Final = (
+    "a leader answers, and not with events: see its log (server.log) and its disk, and whether the "
+    "principal has READ; rlmm explain says what the daemon makes of it"
+)
+
+
 async def _reading(
     log: KafkaLog, ranges: dict[MetadataPartition, LogRange], seconds: float
 ) -> list[CheckResult]:
@@ -378,14 +399,14 @@ async def _reading(
             for number in filled[:_SAMPLES]:
                 newest = max(newest, await _newest(log, number, ranges[number].end - 1))
     except TimeoutError:
-        return [
-            CheckResult(check="reading", verdict="failed", found=f"nothing within {seconds:g} s")
-        ]
+        found = f"nothing within {seconds:g} s"
+        return [CheckResult(check="reading", verdict="failed", found=found, advice=_UNREAD)]
     except LogMoved as moved:  # somebody deletes records, or the topic, at this very moment
         advice = "the log changed while it was read; run rlmm doctor again"
         return [CheckResult(check="reading", verdict="failed", found=str(moved), advice=advice)]
     except RlmmError as error:
-        return [CheckResult(check="reading", verdict="failed", found=error.message)]
+        found = error.message
+        return [CheckResult(check="reading", verdict="failed", found=found, advice=_UNREAD)]
     return [
         CheckResult(check="reading", verdict="ok", found="a Fetch from the leaders was answered"),
         _clock(newest),

@@ -58,6 +58,12 @@ _UNREACHED: Final = (
 )
 
 
+_SILENT: Final = (
+    "are all brokers and controllers up, and reachable from here at their advertised listeners? A "
+    "cluster that is merely slow: rlmm doctor --timeout SECONDS"
+)
+
+
 async def rights(log: KafkaLog, topic: str, seconds: float) -> CheckResult:
     """Ask the broker what this principal may do with the topic; nothing is tried out."""
     check = "rights"
@@ -65,7 +71,7 @@ async def rights(log: KafkaLog, topic: str, seconds: float) -> CheckResult:
     try:
         _, answer = await log.client.ask_any(ask, seconds=seconds)
     except RlmmError as error:
-        return CheckResult(check=check, verdict="failed", found=error.message)
+        return CheckResult(check=check, verdict="failed", found=error.message, advice=_UNREACHED)
     bits = int(answer.topics[0][5])
     if bits == _RIGHTS_UNKNOWN:
         return CheckResult(check=check, verdict="skipped", found="the broker does not tell")
@@ -124,7 +130,8 @@ async def discovery(config: Config, log: KafkaLog, seconds: float) -> CheckResul
         async with asyncio.timeout(seconds):
             tiered = await adapters.cluster_of(config, log).tiered_topics(broker_id)
     except TimeoutError:
-        return CheckResult(check=check, verdict="failed", found=f"nothing within {seconds:g} s")
+        found = f"nothing within {seconds:g} s"
+        return CheckResult(check=check, verdict="failed", found=found, advice=_SILENT)
     except RlmmError as error:
         return CheckResult(check=check, verdict="failed", found=error.message, advice=see_all)
     count = phrases.number(len(tiered.replicated), "partition")
@@ -142,7 +149,8 @@ async def observation(config: Config, log: KafkaLog, seconds: float) -> CheckRes
         async with asyncio.timeout(seconds):
             look = await adapters.cluster_of(config, log).look(frozenset({nobodys}))
     except TimeoutError:
-        return CheckResult(check=check, verdict="failed", found=f"nothing within {seconds:g} s")
+        found = f"nothing within {seconds:g} s"
+        return CheckResult(check=check, verdict="failed", found=found, advice=_SILENT)
     except RlmmError as error:
         advice = (
             "no topic is ever marked unasked without it: every live broker has to answer, and the "

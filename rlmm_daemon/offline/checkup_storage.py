@@ -29,6 +29,11 @@ _CHECK = "bucket marker"
 _BROKER_ID = "broker id"
 
 
+_UNREAD: Final = (
+    "run: rlmm storage doctor, which asks the storage step by step and names what is wrong"
+)
+
+
 async def marker(config: Config, seconds: float) -> list[CheckResult]:
     """Hold the marker against this cluster and the daemon's copy; nothing without a storage."""
     made = adapters.storage_of(config, random.Random(), reads_only=True)  # noqa: S311 - jitter
@@ -49,9 +54,11 @@ async def marker(config: Config, seconds: float) -> list[CheckResult]:
         return [judged, *unread, *copied(holds, ages), *other, *slow(took)]
     except TimeoutError:
         silent = f"no answer within {seconds:g} s" if not took else f"not read within {seconds:g} s"
-        return [CheckResult(check=_CHECK, verdict="failed", found=silent), *slow(took)]
+        judged = CheckResult(check=_CHECK, verdict="failed", found=silent, advice=_UNREAD)
+        return [judged, *slow(took)]
     except RlmmError as error:
-        return [CheckResult(check=_CHECK, verdict="failed", found=error.message)]
+        found = error.message
+        return [CheckResult(check=_CHECK, verdict="failed", found=found, advice=_UNREAD)]
     finally:
         await made.backend.close()
 
@@ -75,7 +82,13 @@ async def _copy(config: Config) -> tuple[BucketMarker | None, list[CheckResult]]
     try:
         return await kept_marker(config), []
     except Malformed as damage:
-        return None, [CheckResult(check=_CHECK, verdict="warning", found=damage.message)]
+        advice = (
+            "put it back from a copy before the next start: a daemon that can't read it holds all "
+            "objects (rlmm partition end-hold --all --execute ends that)"
+        )
+        return None, [
+            CheckResult(check=_CHECK, verdict="warning", found=damage.message, advice=advice)
+        ]
 
 
 async def _ages(storage: RemoteStorage) -> list[int]:

@@ -45,8 +45,8 @@ class LossAcceptance:
         """Go on with the log as it is, or with a new one: an operator accepted the loss.
 
         Raises:
-            InvalidArgument: there is no loss to accept, or the log failed of what no acceptance
-                ends: nothing that is known may be given up for it.
+            InvalidArgument: there is no loss to accept, or the log or a partition failed of what no
+                acceptance ends: nothing that is known may be given up for it.
             NotReady: the log is not open, so nobody knows yet what is missing.
         """
         self._known.require_known_loss()
@@ -55,6 +55,7 @@ class LossAcceptance:
         lacking = [each for each in self._followers.values() if each.lacking]
         if not doubted and not lacking:
             raise _nothing_missing("the event log", self._followers.values())
+        _require_ended(() if doubted else lacking)
         if self._known.recounted is not None:
             await self._recount()
         whole = without_looking or bool(doubted)
@@ -104,7 +105,7 @@ class LossAcceptance:
 
         Raises:
             InvalidArgument: the whole log is in doubt, so one partition cannot be accepted alone;
-                or there is no loss to accept.
+                or there is no loss to accept, or it failed of what no acceptance ends.
         """
         if self._known.foreign_evidence is not None or self._known.whole_failure is not None:
             raise InvalidArgument(
@@ -113,6 +114,7 @@ class LossAcceptance:
         await self._others.heard()
         if not follower.lacking:
             raise _nothing_missing(f"metadata partition {follower.partition}", [follower])
+        _require_ended([follower])
         with self._reads.giving_up([follower.partition]):
             gaps = _gaps_of(follower, without_looking=without_looking)
             await self._known.accept(follower.partition, {follower.partition: gaps})
@@ -134,6 +136,18 @@ def _gaps_of(follower: Follower, *, without_looking: bool) -> Sequence[LogRange]
         return follower.open_gaps
     head = LogRange(start=0, end=follower.accepted_start)
     return ranges_joined([*follower.open_gaps, head])
+
+
+def _require_ended(followers: Iterable[Follower]) -> None:
+    """Raise where an acceptance would only take what the failure's own command needs."""
+    for follower in followers:
+        failure = follower.failure
+        if failure is not None and failure.reason is not FailureReason.HISTORY_LOST:
+            raise InvalidArgument(
+                f"metadata partition {follower.partition} failed ({failure.reason.value}: "
+                f"{failure.evidence}); to accept a loss does not end that, so nothing was "
+                f"accepted; run: {failure.command(follower.partition)}"
+            )
 
 
 def _nothing_missing(what: str, followers: Iterable[Follower]) -> InvalidArgument:

@@ -149,6 +149,12 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+_NO_BROKERS: Final = (
+    "check event_log.quorum.brokers.bootstrap and .security; nothing is removed while they do not "
+    "answer"
+)
+
+
 async def _brokers(config: Config, seconds: float) -> CheckResult:
     """Ask the brokers which cluster they are."""
     check = "brokers"
@@ -159,13 +165,10 @@ async def _brokers(config: Config, seconds: float) -> CheckResult:
             cluster = KafkaCluster(client, "", lambda: None)
             found_id, brokers = await cluster.cluster_id(), await cluster.brokers()
     except TimeoutError:
-        return CheckResult(check=check, verdict="failed", found=f"nothing within {seconds:g} s")
+        found = f"nothing within {seconds:g} s"
+        return CheckResult(check=check, verdict="failed", found=found, advice=_NO_BROKERS)
     except RlmmError as error:
-        advice = (
-            "check event_log.quorum.brokers.bootstrap and .security; nothing is removed while "
-            "they do not answer"
-        )
-        return CheckResult(check=check, verdict="failed", found=error.message, advice=advice)
+        return CheckResult(check=check, verdict="failed", found=error.message, advice=_NO_BROKERS)
     finally:
         client.close()
     if found_id != config.daemon.cluster_id:

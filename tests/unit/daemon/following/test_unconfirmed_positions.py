@@ -8,6 +8,7 @@ import pytest
 
 from rlmm_daemon.codec import records
 from rlmm_daemon.codec.state_files import Position
+from rlmm_daemon.core.readiness.follower_inputs import Broken
 from rlmm_daemon.core.readiness.states import FailureReason, TroubleKind
 from rlmm_daemon.daemon.base.caller import Caller
 from rlmm_daemon.daemon.following.bucket_record import BucketLog
@@ -355,6 +356,21 @@ async def test_a_corrupt_log_whose_head_was_given_up_is_said_to_be_corrupt(rig, 
         follower = manager.fleet.followers[of(TP)]
         await until(lambda: follower.failure is not None)
         assert follower.failure.reason is FailureReason.LOG_CORRUPT
+
+
+@pytest.mark.parametrize("everything", [False, True])
+async def test_of_a_corrupt_log_no_loss_is_accepted_which_would_not_end_that(rig, *, everything):
+    """What is known to be missing is what `rlmm log repair` appends."""
+    for number in (1, 2):
+        rig.store.put(of(TP), started(number, 10 * number, 10 * number + 9))
+    rig.store.trim(of(TP), 1)
+    async with rig.manager(snapshots=NEVER) as manager:
+        follower, acceptance = await failed(manager), manager.fleet.acceptance
+        follower._take(Broken(FailureReason.LOG_CORRUPT, "a batch", None))
+        assert follower.lacking
+        with pytest.raises(InvalidArgument, match=f"does not end that.*log repair {of(TP)}"):
+            await (acceptance.accept_all() if everything else acceptance.accept(follower))
+        assert follower.open_gaps
 
 
 async def test_a_storage_that_is_away_does_not_hold_up_a_known_state_directory(rig):
