@@ -297,8 +297,9 @@ async def _tell_of_changes(
 def _states(manager: Manager) -> dict[MetadataPartition, str]:
     """Return the state of each followed partition, as presence files have it.
 
-    A fold that was dropped takes the position up to which it had read along: until the replay is
-    compared with what it knew, nobody else could see that the log lost something.
+    Until a replay is compared with what a dropped fold knew, nobody else could see that the log
+    lost something where the list lacks how far that had read: of a damaged table, of another log.
+    Where it does not lack it the file says that, too, also of what nobody follows here.
     """
     return {
         follower.partition: (

@@ -559,6 +559,23 @@ async def test_the_presence_file_tells_of_a_loss_before_the_replay_has_shown_it(
         assert said(manager) == "failed"
 
 
+async def test_the_presence_file_tells_how_far_a_dropped_fold_had_read_whoever_follows_it(rig):
+    """Nobody compares what nobody follows: the position alone shows that the log lost something."""
+    async with rig.manager() as manager:
+        await ready(manager)
+        await copied(manager, 1, 0, 9)
+        assert await Operator(manager).snapshot_now(None)
+    rig.store.truncate(of(TP), 1)
+    async with rig.manager() as manager:
+        follower = await follower_of(manager)
+        await until(lambda: follower.state is PartitionState.FAILED)
+        assert presence_of(manager).partitions[of(TP)].next_offset == 2
+    async with rig.manager() as manager:
+        await until(lambda: manager.fleet.identity is not None)
+        seen = presence_of(manager).partitions[of(TP)]
+        assert (seen.state, seen.next_offset) == (PartitionState.UNASSIGNED.value, 2)
+
+
 async def test_a_damaged_identity_is_never_ended_by_emptying_what_holds_the_log(rig):
     await one_segment(rig)
     path = f"{rig.directory}/a/identity.json"
