@@ -15,7 +15,7 @@ from rlmm_daemon.adapters.quorum.files.layout import Layout
 from rlmm_daemon.codec.kraft import small_files
 from rlmm_daemon.core.raft.log_facts import BEGINNING
 from rlmm_daemon.core.raft.voters import Endpoint, ReplicaKey, Voter, VoterSet
-from rlmm_daemon.domain.errors import ConfigError, InvalidArgument
+from rlmm_daemon.domain.errors import ConfigError, InTheWay, InvalidArgument
 from rlmm_daemon.domain.ids import UUID_BYTES, uuid_text
 from rlmm_daemon.offline.ownership import given_to_owner
 
@@ -118,7 +118,8 @@ def write(plan: Plan) -> None:
     """Make the directory.
 
     Raises:
-        ConfigError: it is formatted, holds a log, or another process has it.
+        ConfigError: it is formatted, or holds a log.
+        InTheWay: another process has it.
         InvalidArgument: an id that is none.
     """
     with given_to_owner(plan.directory):
@@ -140,7 +141,7 @@ async def _write(plan: Plan) -> None:
             timestamp_ms=time.time_ns() // 1_000_000,
         )
     except BlockingIOError as error:
-        raise ConfigError(f"{plan.directory}: another process has it open") from error
+        raise InTheWay(f"{plan.directory}: another process has it open") from error
     finally:
         disk.close()
 

@@ -57,7 +57,7 @@ async def running(
     """Run a replica as long as the block lasts; at its end, have somebody else lead.
 
     Raises:
-        ConfigError, LogCorrupt, HistoryLost: as `ReplicaFiles.open`.
+        ConfigError, InTheWay, LogCorrupt, HistoryLost: as `ReplicaFiles.open`.
         OSError: its address can't be had; or, from the block, its disk failed.
     """
     topic_id = options.topic_id or await topic_id_of(disk, options.directory)

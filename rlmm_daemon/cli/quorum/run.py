@@ -70,10 +70,10 @@ def run(
     """Run one replica of a quorum until SIGTERM or Ctrl-C, which hand over first.
 
     DIR was made by rlmm quorum format. Each change of its role is a line of the log. Exit code 0
-    after an order to stop; 78 if DIR is not formatted or in use, if the certificate is not this
-    replica's, or if HOST is beyond loopback and there is neither a certificate nor --insecure; 1
-    if its files are damaged or something of them is gone (the message says what to do), if the
-    address can't be had, or if the disk failed.
+    after an order to stop; 78 if DIR is not formatted, if the certificate is not this replica's, or
+    if HOST is beyond loopback and there is neither a certificate nor --insecure; 1 if another
+    process has DIR, if its files are damaged or something of them is gone (the message says what to
+    do), if the address can't be had, or if the disk failed.
     """
     logging.configure(level=log_level)
     # Imported late: it brings the rooms of the daemon along.

@@ -71,7 +71,8 @@ def force(
     Raises:
         InvalidArgument: a majority is there, or the directories are not of one quorum.
         NotReady: somebody answers at a voter's address, or at one of the servers.
-        ConfigError: a directory is not formatted, in use, or abandoned.
+        ConfigError: a directory is not formatted, or abandoned.
+        InTheWay: another process has one.
         LogCorrupt, HistoryLost: one does not hold; leave it out to go on without it.
     """
     with given_to_owner(directories[0], *directories[1:]):

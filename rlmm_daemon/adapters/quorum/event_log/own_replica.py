@@ -20,6 +20,7 @@ from rlmm_daemon.core.raft.roles import Follower, Leader, Replica
 from rlmm_daemon.domain.errors import (
     ConfigError,
     HistoryLost,
+    InTheWay,
     RlmmError,
     StorageUnavailable,
     UnavailableError,
@@ -230,7 +231,7 @@ class OwnReplica:
 
     async def _met(self, error: BaseException) -> None:
         """Try again after a failure, unless nobody should: a lock may be free the next time."""
-        passes = isinstance(error, OSError | UnavailableError | ConfigError)
+        passes = isinstance(error, OSError | UnavailableError | ConfigError | InTheWay)
         if passes and not (isinstance(error, RlmmError) and error.fields.get("retry") is False):
             self._why = f"{self._options.directory}: {error}"
             _log.warning("quorum_replica_failed", why=self._why)

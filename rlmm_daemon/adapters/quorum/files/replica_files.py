@@ -23,7 +23,7 @@ from rlmm_daemon.core.raft.log_facts import Batch, LogPoint, emptied_to
 from rlmm_daemon.core.raft.voters import ReplicaKey, VoterHistory, VotersAt, VoterSet
 from rlmm_daemon.domain.errors import (
     ChecksumMismatch,
-    ConfigError,
+    InTheWay,
     InvalidArgument,
     StorageUnavailable,
 )
@@ -76,7 +76,8 @@ class ReplicaFiles:
         `static_voters` are those of a quorum with kraft.version 0, whose log names none.
 
         Raises:
-            ConfigError: it is not formatted, or another process has it.
+            ConfigError: it is not formatted.
+            InTheWay: another process has it, perhaps one that is killed and whose disk hangs.
             LogCorrupt: a file that no crash leaves so.
             HistoryLost: something is gone that this replica may have acknowledged, or voted for.
             OSError: not now.
@@ -86,7 +87,7 @@ class ReplicaFiles:
         try:
             lock = await disk.lock(layout.lock)
         except BlockingIOError as error:
-            raise ConfigError(f"{directory}: another process has it open") from error
+            raise InTheWay(f"{directory}: another process has it open") from error
         try:
             opened = await opening.open_all(disk, layout, topic_id, static_voters)
             found = opened.files.segments

@@ -11,7 +11,13 @@ from rlmm_daemon.codec.kraft import checkpoint, small_files
 from rlmm_daemon.core.raft.inputs import SavedState
 from rlmm_daemon.core.raft.log_facts import BEGINNING
 from rlmm_daemon.core.raft.voters import NO_DIRECTORY, VotersAt, VoterSet
-from rlmm_daemon.domain.errors import ConfigError, HistoryLost, InvalidArgument, LogCorrupt
+from rlmm_daemon.domain.errors import (
+    ConfigError,
+    HistoryLost,
+    InTheWay,
+    InvalidArgument,
+    LogCorrupt,
+)
 from tests.unit.adapters.event_log.embedded.faulty_disk import FaultyDisk
 from tests.unit.adapters.quorum.files.test_replica_files import (
     CLUSTER,
@@ -97,7 +103,7 @@ async def test_a_log_without_an_identity_is_not_formatted_over(bench: Bench) -> 
 async def test_one_process_at_a_time_has_it(bench: Bench) -> None:
     await bench.format()
     files = await bench.open()
-    with pytest.raises(ConfigError, match="another process has it"):
+    with pytest.raises(InTheWay, match="another process has it"):
         await bench.open()
     await files.close()
     await (await bench.open()).close()
