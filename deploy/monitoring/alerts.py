@@ -193,7 +193,7 @@ ALERTS: Final = (
         metric="rlmm_log_writable",
         expr="rlmm_log_writable == 0",
         severity="page",
-        because="the log's disk is full or failing; it goes on by itself once a write is taken",
+        because="the log's disk is full or failing; it goes on by itself once there is room",
         meanwhile="Writes are refused, none is half done. Look-ups and reads go on.",
         ends="Make room on the disk of `daemon.state_dir`.",
         fault=(Level("rlmm_log_writable", bad=0, good=1),),

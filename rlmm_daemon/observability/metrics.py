@@ -125,7 +125,7 @@ class LogMetrics:
         )
         self.writable = Gauge(
             "rlmm_log_writable",
-            "0 from a write that the log's disk refused until one that it took.",
+            "0 from a write that the log's disk refused until it has room for it, asked or not.",
             registry=into,
         )
         self.writable.set(1)

@@ -8,10 +8,11 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from rlmm_daemon.domain.errors import RlmmError, SegmentNotFound
+from rlmm_daemon.domain.errors import RlmmError, SegmentNotFound, StorageFull
 from rlmm_daemon.domain.segment import (
     SegmentState,
 )
+from tests.support import full_disk
 from tests.support.fork_server import ForkServer
 from tests.support.stocked_daemon import Stocked, eventually, flip, free_address, make, update
 
@@ -53,6 +54,28 @@ def test_health_readiness_and_metrics_tell_how_things_are(it):
     assert metrics["rlmm_log_writable"] == 1
     assert metrics["rlmm_apply_waiters"] == 0
     assert metrics["rlmm_replay_duration_seconds_count"] >= 2
+
+
+def test_the_log_is_writable_again_once_there_is_room_though_nobody_writes(tmp_path, forks):
+    flag = tmp_path / "full"
+
+    full = {full_disk.VARIABLE: f"{tmp_path}/var/state={flag}"}
+
+    def spawn(launch):
+        return forks(replace(launch, environment={**launch.environment, **full}))
+
+    it = make(tmp_path, spawn, {"admin.listen": free_address()})
+    with it.daemon:
+        it.stock()
+        it.daemon.kill()  # else the log has room in its files
+        flag.touch()
+        it.start()
+        with pytest.raises(StorageFull):
+            it.copy_new(0)
+        eventually(it.metrics, lambda found: found["rlmm_log_writable"] == 0)
+        flag.unlink()
+        eventually(it.metrics, lambda found: found["rlmm_log_writable"] == 1)
+        it.copy_new(0, 255)
 
 
 def test_open_connections_are_counted_by_their_role(it):

@@ -178,7 +178,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
         name="failed_sync_called_a_refusal",
         module="rlmm_daemon.adapters.event_log.embedded.writer",
         old='            waiting.told(OutcomeUnknown(f"the event log\'s write failed: {error}"))',
-        new="            waiting.told(self._full())",
+        new="            waiting.told(self._refusal.error)",
         seeds=300,
     ),
     Mutant(

@@ -179,7 +179,7 @@ NOTICES: Final = (
         applies=lambda f: bool(f.log_refusal),
         sentence=lambda f: (
             f"The event log takes no writes: {f.log_refusal}. Reads are answered; copies and "
-            "deletes hear storage_full until its disk takes a write, which needs no restart."
+            "deletes hear storage_full until its disk has room for one, which needs no restart."
         ),
         command=lambda _: "rlmm doctor",
     ),

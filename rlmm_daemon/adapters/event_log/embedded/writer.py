@@ -8,6 +8,8 @@ next is written only after it: what a crash leaves is then at most one torn batc
 import asyncio
 import errno
 from collections import deque
+from collections.abc import Coroutine
+from typing import Any
 
 import msgspec
 import structlog
@@ -16,6 +18,7 @@ from rlmm_daemon.adapters.event_log.embedded import epochs, files
 from rlmm_daemon.adapters.event_log.embedded.identity import CleanEnd, Generations
 from rlmm_daemon.adapters.event_log.embedded.journal import Journal, Synced
 from rlmm_daemon.adapters.event_log.embedded.options import Context
+from rlmm_daemon.adapters.event_log.embedded.refusal import Refusal
 from rlmm_daemon.codec import batches
 from rlmm_daemon.domain.errors import (
     Draining,
@@ -23,7 +26,6 @@ from rlmm_daemon.domain.errors import (
     OutcomeUnknown,
     Overloaded,
     RlmmError,
-    StorageFull,
 )
 from rlmm_daemon.ports.disk import DiskFile
 from rlmm_daemon.ports.event_log import NO_EPOCH, Told
@@ -59,14 +61,15 @@ class Writer:
         self._must_cut = False
         #: A roll has begun: nothing goes into the old file any more.
         self._must_roll = False
-        self._refused_until: float | None = None
-        self._refusal = ""
+        self._refusal = Refusal(context, journal.partition, self._begin_probe)
+        #: Of the last batch, which may have been refused.
+        self._batch_bytes = 0
         self._ended = False
 
     @property
     def refusal(self) -> str:
-        """Why the disk refused the last write; empty if it took it."""
-        return "" if self._refused_until is None else self._refusal
+        """Why the disk refused the last write; empty once it has room for it, asked or not."""
+        return self._refusal.words
 
     def begin_append(self, value: bytes, told: Told) -> None:
         """Take a record; `told` hears its offset once a sync has covered it.
@@ -104,8 +107,8 @@ class Writer:
             await self._begin()
             await self._roll()
         except OSError as error:
-            self._unwritable(error)
-            raise self._full() from error
+            self._refusal.begin(error)
+            raise self._refusal.error from error
         finally:
             self._go_on()
 
@@ -148,27 +151,20 @@ class Writer:
             raise InvalidArgument(
                 f"a record of {len(value)} bytes is over the limit of {options.record_bytes_max}"
             )
-        if self._known_unwritable():
-            raise self._full()
+        if self._refusal.holds:
+            raise self._refusal.error
         if (
             len(self._waiting) >= options.pending_records_max
             or self._waiting_bytes + len(value) > options.pending_bytes_max
         ):
             raise Overloaded("too many records wait for the event log's disk")
 
-    def _known_unwritable(self) -> bool:
-        until = self._refused_until
-        return until is not None and self._context.clock.monotonic() < until
-
-    def _full(self) -> StorageFull:
-        return StorageFull(f"the event log cannot be written: {self._refusal}")
-
     # The one task that writes -------------------------------------------------------------
 
-    def _start(self) -> bool:
+    def _start(self, work: Coroutine[Any, Any, None] | None = None) -> bool:
         """Begin to write what waits from the loop's next turn on; False if nothing can begin."""
         self._idle.clear()
-        work = self._commit_all()
+        work = work or self._commit_all()
         try:
             task = self._context.spawn(work, f"log.write.{self._journal.partition}")
         except RuntimeError:  # the task group is ending
@@ -208,21 +204,22 @@ class Writer:
             await asyncio.sleep(0)
 
     async def _commit(self) -> None:
-        if self._known_unwritable():
-            self._refuse_waiting(self._full())
+        if self._refusal.holds:
+            self._refuse_waiting(self._refusal.error)
             return
         values = self._take()
         try:
             await self._cut_if_needed()
             await self._begin()
             batch = self._encode(values)
+            self._batch_bytes = len(batch)
             file = await self._make_room(len(batch))
         except OSError as error:
-            self._unwritable(error)
-            self._refuse_handed(self._full())
-            self._refuse_waiting(self._full())
+            self._refusal.begin(error)
+            self._refuse_handed(self._refusal.error)
+            self._refuse_waiting(self._refusal.error)
             return
-        self._refused_until = None
+        self._refusal.end()
         began = self._context.clock.monotonic()
         try:
             await files.write_all_synced(file, self._journal.position, batch)
@@ -288,8 +285,8 @@ class Writer:
         try:
             await self._cut_if_needed()
         except OSError as second:
-            self._unwritable(second)
-            self._refuse_waiting(self._full())
+            self._refusal.begin(second)
+            self._refuse_waiting(self._refusal.error)
 
     async def _cut_if_needed(self) -> None:
         """Cut off what no sync vouches for, in a new generation, through a new descriptor.
@@ -308,13 +305,24 @@ class Writer:
         partition = self._journal.partition
         _log.warning("log_cut", partition=partition, end=self._journal.next_offset)
 
-    def _unwritable(self, error: OSError) -> None:
-        options = self._context.options
-        if self._refused_until is None:
-            partition = self._journal.partition
-            _log.error("log_unwritable", partition=partition, errno=error.errno, error=str(error))
-        self._refused_until = self._context.clock.monotonic() + options.probe_seconds
-        self._refusal = error.strerror or str(error)
+    def _begin_probe(self) -> None:
+        if self._ended:
+            return
+        if self._idle.is_set():
+            self._start(self._probe())
+        else:
+            self._refusal.probe_later()
+
+    async def _probe(self) -> None:
+        """Make the room that was refused, which the next write needs in any case."""
+        try:
+            await self._cut_if_needed()
+            await self._begin()
+            await self._make_room(self._batch_bytes)
+        except OSError as error:
+            self._refusal.begin(error)
+        else:
+            self._refusal.end()
 
     def _refuse_handed(self, error: RlmmError) -> None:
         handed, self._handed = self._handed, []

@@ -33,6 +33,7 @@ from rlmm_daemon.domain.ids import MetadataPartition, TopicId
 from rlmm_daemon.ports.event_log import EpochEnd, LogRange, LogUnnamed
 from tests.contract.event_log import P0, P1, read, spawning, values
 from tests.unit.adapters.event_log.embedded.faulty_disk import FaultyDisk
+from tests.unit.daemon.events import until
 
 SMALL = EmbeddedOptions(
     heartbeat_seconds=0.01, segment_bytes=1024, preallocate_bytes=512, probe_seconds=60.0
@@ -288,6 +289,40 @@ async def test_a_full_disk_is_met_before_anything_is_written(bench: Bench) -> No
     assert await log.append(P0, b"taken") == 0
     assert not log.refusal
     assert await read(log, P0, 0, 1) == [(0, b"taken")]
+
+
+async def test_a_refusal_ends_without_another_write_once_there_is_room(bench: Bench) -> None:
+    log = await bench.open(replace(LARGE, probe_seconds=0.01))
+    filled = await fill(log, values(3))
+    bench.disk.fail_next("fdatasync", errno.EIO)
+    fill_the_disk(bench)
+    with pytest.raises(OutcomeUnknown):
+        await log.append(P0, b"unknown")
+    with pytest.raises(StorageFull):
+        await log.append(P1, b"refused")
+    tried = len(bench.disk.calls)
+    await until(lambda: len(bench.disk.calls) > tried)
+    assert "ordered failure" in log.refusal, "a probe that is refused goes on"
+    bench.disk.heal()
+    await until(lambda: not log.refusal)
+    bench.clock.seconds += 1
+    assert await read(log, P0, 0, 3) == filled
+    assert await log.append(P0, b"taken") == 3
+    assert await log.append(P1, b"first") == 0
+
+
+async def test_a_log_that_closes_while_it_is_refused_probes_no_more(bench: Bench) -> None:
+    log = await bench.open(replace(LARGE, probe_seconds=0.01))
+    fill_the_disk(bench)
+    with pytest.raises(StorageFull):
+        await log.append(P0, b"refused")
+    await log.close()
+    later = asyncio.Event()
+    # Due after any probe that was.
+    asyncio.get_running_loop().call_later(0.02, later.set)
+    bench.writers.clear()
+    await later.wait()
+    assert not bench.writers
 
 
 async def test_a_failed_sync_is_unknown_then_cut_in_a_new_generation(bench: Bench) -> None:
