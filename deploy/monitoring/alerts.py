@@ -7,6 +7,7 @@ daemon, so that an alert names its `instance`.
 from typing import Final
 
 from deploy.monitoring.alert import Alert, Growth, Level
+from rlmm_daemon.core.explain.notices import PAUSE_SECONDS_MAX
 
 _UP: Final = 'up{job="rlmm"}'
 _EXPLAIN: Final = "`rlmm partitions`, then [the runbook](runbook.md)"
@@ -257,6 +258,17 @@ ALERTS: Final = (
         ends="A copy without progress ends by itself after `copy.deadline_seconds`; what waits "
         "needs a faster storage.",
         fault=(Level('rlmm_topic_oldest_copy_seconds{topic="orders"}', bad=3_600),),
+    ),
+    Alert(
+        name="RlmmPauseForgotten",
+        metric="rlmm_topics_paused_oldest_seconds",
+        expr=f"rlmm_topics_paused_oldest_seconds > {PAUSE_SECONDS_MAX}",
+        because="copies of a topic have been paused for half a day: `rlmm status` names it",
+        meanwhile="Nothing is lost: the broker keeps on its own disk what is not copied, which "
+        "fills. Reads and deletes go on.",
+        ends="`rlmm resume TOPIC --execute`. If it is meant to be, silence the alert until it "
+        "is to end.",
+        fault=(Level("rlmm_topics_paused_oldest_seconds", bad=PAUSE_SECONDS_MAX + 1),),
     ),
     Alert(
         name="RlmmCopiesWait",

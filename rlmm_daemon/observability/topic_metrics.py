@@ -19,6 +19,11 @@ class TopicMetrics:
     def __init__(self, into: CollectorRegistry) -> None:
         #: By `rlmm pause`, at this daemon.
         self.paused = Gauge("rlmm_topics_paused", "Topics whose copies are paused.", registry=into)
+        self.oldest_pause = Gauge(
+            "rlmm_topics_paused_oldest_seconds",
+            "How long copies of some topic have been paused here; 0: of none.",
+            registry=into,
+        )
         self.refused = Counter(
             "rlmm_copies_paused_total", "Copies refused by a pause.", registry=into
         )

@@ -14,6 +14,8 @@ from rlmm_daemon.domain.segment import SegmentState
 S = SegmentState
 #: A delete that takes longer than this is worth a word.
 DELETE_SECONDS_MAX: Final = 3600
+#: A pause that is older was perhaps forgotten: the broker's disk fills meanwhile.
+PAUSE_SECONDS_MAX: Final = 12 * 3600
 
 
 _PHASES: Final = {
@@ -49,6 +51,19 @@ def _phase(phase: CopyPhase, words: str) -> NoticeRow:
         trouble=phase is CopyPhase.ROLL_BACK,
         covers=frozenset({phase}),
     )
+
+
+def _paused(f: Facts) -> str:
+    return (
+        "Copies of this topic were paused at this daemon "
+        f"{phrases.ago(f.paused_since_ms or 0, f.now_ms)}: the broker asks again and again, "
+        "and keeps on its own disk what is not copied. Reads and deletes go on."
+    )
+
+
+def _paused_for_long(f: Facts) -> bool:
+    since_ms = f.paused_since_ms
+    return since_ms is not None and f.now_ms - since_ms > PAUSE_SECONDS_MAX * 1000
 
 
 def _copy_failed(f: Facts) -> str:
@@ -107,14 +122,16 @@ NOTICES: Final = (
     *(_phase(phase, words) for phase, words in _PHASES.items()),
     NoticeRow(
         name="copies_paused",
-        applies=lambda f: f.paused_since_ms is not None,
-        sentence=lambda f: (
-            "Copies of this topic were paused at this daemon "
-            f"{phrases.ago(f.paused_since_ms or 0, f.now_ms)}: the broker asks again and again, "
-            "and keeps on its own disk what is not copied. Reads and deletes go on."
-        ),
+        applies=lambda f: f.paused_since_ms is not None and not _paused_for_long(f),
+        sentence=_paused,
         command=lambda f: f"rlmm resume {evidence.topic(f)}",
         trouble=False,
+    ),
+    NoticeRow(
+        name="pause_forgotten",
+        applies=_paused_for_long,
+        sentence=lambda f: f"{_paused(f)} Is that still meant to be?",
+        command=lambda f: f"rlmm resume {evidence.topic(f)}",
     ),
     NoticeRow(
         name="pauses_unknown",

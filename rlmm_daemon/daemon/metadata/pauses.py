@@ -64,6 +64,12 @@ class Pauses:
         found = self._topics.get(topic)
         return None if found is None else found.since_ms
 
+    @property
+    def oldest_seconds(self) -> float:
+        """How long the topic that was paused first has been; 0: none is, or a clock went back."""
+        now_ms = self._now_ms()
+        return max((now_ms - each.since_ms for each in self._topics.values()), default=0) / 1000
+
     def require_running(self, partition: TopicIdPartition) -> None:
         """Refuse to begin a copy of a paused topic.
 

@@ -134,6 +134,7 @@ class Gauges:
         self._totals()
         pauses = self._manager.pauses
         self._metrics.topics.paused.set(len(pauses.rows()))
+        self._metrics.topics.oldest_pause.set(pauses.oldest_seconds)
         self._metrics.topics.refused.inc(self._grown("paused", pauses.refused))
         yield
         if self._topics is not None and self._topics.taken_at_ms is not None:

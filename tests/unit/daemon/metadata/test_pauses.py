@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from rlmm_daemon.core.explain.notices import PAUSE_SECONDS_MAX
 from rlmm_daemon.daemon.base.caller import Caller
 from rlmm_daemon.daemon.base.state_directory import PAUSED
 from rlmm_daemon.daemon.metadata.pauses import Pauses
@@ -110,6 +111,19 @@ async def test_status_and_explain_tell_of_it(rig):
         (notice,) = [each for each in told["also"] if each["cause"] == "copies_paused"]
         assert notice["next_command"] == f"rlmm resume {TP.topic}"
         assert (told["trouble"], notice["trouble"]) == (False, False), "it was ordered"
+
+
+async def test_one_that_was_perhaps_forgotten_is_called_trouble(rig, monkeypatch):
+    async with rig.manager() as manager:
+        operator, standing = await announced(manager), Standing(manager)
+        then_ms = manager.clock.now_ms() - PAUSE_SECONDS_MAX * 1000 - 1
+        monkeypatch.setattr(manager.pauses, "_now_ms", lambda: then_ms)
+        await operator.topic_pause(TP.topic, execute=True)
+        told = await standing.explain(str(TP))
+        assert told["trouble"]
+        causes = {each["cause"]: each["next_command"] for each in told["also"]}
+        assert causes["pause_forgotten"] == f"rlmm resume {TP.topic}"
+        assert "copies_paused" not in causes
 
 
 async def test_where_nobody_can_tell_what_is_paused_no_copy_begins(rig):

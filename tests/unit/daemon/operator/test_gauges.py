@@ -88,6 +88,23 @@ async def test_paused_topics_and_the_copies_that_they_refused_are_counted(rig):
         assert "\nrlmm_copies_paused_total 1.0\n" in shown._metrics.text().decode()
 
 
+async def test_the_oldest_pause_is_told_by_its_age_until_it_ends(rig, monkeypatch):
+    name = "\nrlmm_topics_paused_oldest_seconds "
+    async with rig.manager(snapshots=NEVER) as manager:
+        manager.replace_assignment([TP], [])
+        await until(lambda: manager.lookups.is_ready(TP))
+        shown, now_ms = gauges_of(manager), 1_700_000_000_000
+        monkeypatch.setattr(manager.pauses, "_now_ms", lambda: now_ms)
+        await manager.pauses.pause("first")
+        now_ms += 7_200_000
+        await manager.pauses.pause("later")
+        list(shown._steps())
+        assert f"{name}7200.0\n" in shown._metrics.text().decode()
+        await manager.pauses.resume("first")
+        list(shown._steps())
+        assert f"{name}0.0\n" in shown._metrics.text().decode()
+
+
 async def test_a_quorums_log_is_told_by_its_replicas_own_word(rig):
     facts = {
         "role": "follower",
