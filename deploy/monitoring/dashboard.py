@@ -121,6 +121,17 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
             unit="s",
         ),
         Panel(
+            title="Not copied yet, by topic",
+            said="Closed segments on the disks of the leaders. One that only grows is not tiered.",
+            queries=(
+                Query(
+                    'sum by (topic) (rlmm_topic_copy_lag_bytes{instance=~"$instance"})',
+                    "{{topic}}",
+                ),
+            ),
+            unit="bytes",
+        ),
+        Panel(
             title="Failed copies by topic",
             said="Of one topic alone it is the topic; of all it is the storage.",
             queries=(Query(_rate("rlmm_topic_copies_failed_total", "topic"), "{{topic}}"),),

@@ -53,8 +53,26 @@ class TopicMetrics:
             registry=into,
         )
 
+        #: Of the partitions that this daemon's broker leads, by the broker's own files.
+        self.lag_segments = Gauge(
+            "rlmm_topic_copy_lag_segments",
+            "Closed segments on the broker's disk that the tier does not have.",
+            _LABELS,
+            registry=into,
+        )
+        self.lag_bytes = Gauge(
+            "rlmm_topic_copy_lag_bytes", "And their size.", _LABELS, registry=into
+        )
+        self.lag_seconds = Gauge(
+            "rlmm_topic_copy_lag_seconds",
+            "How long this daemon has seen some of them wait; 0: none does.",
+            _LABELS,
+            registry=into,
+        )
+
     def forget(self, topic: str) -> None:
         """Drop a label whose topic is gone."""
         for metric in (self.segments, self.size, self.copied, self.failed, self.fetched):
             metric.remove(topic)
-        self.oldest_copy.remove(topic)
+        for gauge in (self.oldest_copy, self.lag_segments, self.lag_bytes, self.lag_seconds):
+            gauge.remove(topic)

@@ -31,6 +31,7 @@ from rlmm_daemon.daemon.copying.copier import Copier
 from rlmm_daemon.daemon.following.bucket_record import BucketRecord
 from rlmm_daemon.daemon.metadata.manager import Manager
 from rlmm_daemon.daemon.operator.admin import AdminServer
+from rlmm_daemon.daemon.operator.copy_lag import CopyLag
 from rlmm_daemon.daemon.operator.gauges import Gauges
 from rlmm_daemon.daemon.operator.memory import CopyingProcess
 from rlmm_daemon.daemon.operator.methods import Operator
@@ -228,11 +229,13 @@ class Daemon:
             event_log=event_log_kind(config) if config.shares_log else "embedded",
             version=__version__,
         )
-        standing.plugins = server.stats.plugins
         manager.assignment.is_connected = server.has_metadata_manager
         manager.assignment.is_stored_for = server.has_heard_storage_manager
-        topics = Topics(manager)
-        gauges = self._gauges(manager, copier, removals, server, topics=topics, fetcher=fetcher)
+        topics, lag = Topics(manager), CopyLag(manager, config.daemon.log_dirs)
+        standing.plugins, standing.copy_lag = server.stats.plugins, lag.facts
+        gauges = self._gauges(
+            manager, copier, removals, server, topics=topics, fetcher=fetcher, lag=lag
+        )
         await start.name_known_cluster(server, manager)
         server.listen()
         self._on_drain(manager, copier, server)
@@ -263,6 +266,7 @@ class Daemon:
             runtime.spawn("server", server.run(), may_end=True)
             runtime.spawn("gauges", gauges.run())
             runtime.spawn("topics", topics.run())
+            runtime.spawn("copies.lag", lag.run(), may_end=True)
             runtime.spawn("cluster", start.name_cluster(server, manager), may_end=True)
             cluster.start(runtime)
             if kafka is not None:
@@ -331,6 +335,7 @@ class Daemon:
         server: Server,
         *,
         topics: Topics,
+        lag: CopyLag,
         fetcher: Fetcher | None,
     ) -> Gauges:
         kafka = adapters.kafka_log_of(self._config, manager.log)
@@ -348,6 +353,7 @@ class Daemon:
             writable=lambda: not (adapters.refusal_of(manager.log) or manager.fleet.noted.refusal),
             buffered=server.buffered_bytes,
             topics=topics,
+            lag=lag,
             topic_labels=TopicLabels(self._config.admin.topics_max),
             fetched=lambda: {} if fetcher is None else fetcher.bytes_by_topic,
         )

@@ -56,6 +56,23 @@ def test_health_readiness_and_metrics_tell_how_things_are(it):
     assert metrics["rlmm_replay_duration_seconds_count"] >= 2
 
 
+def test_closed_segments_that_wait_to_be_copied_are_told_by_topic(it):
+    it.stock()
+    bytes_left = sum(
+        each.metadata.segment_size_bytes for placed in it.placed.values() for each in placed[3:-1]
+    )
+    count = sum(len(placed[3:-1]) for placed in it.placed.values())
+    assert count > 0, "the newest of each is not closed"
+    segments = 'rlmm_topic_copy_lag_segments{topic="orders"}'
+    metrics = eventually(it.metrics, lambda found: found.get(segments) == count)
+    assert metrics['rlmm_topic_copy_lag_bytes{topic="orders"}'] == bytes_left
+    assert metrics['rlmm_topic_copy_lag_seconds{topic="orders"}'] >= 0
+    assert it.json("status")["copy_lag"]["segments"] == count
+    assert "closed segments" in it.rlmm("top", "--count", "1", "--every", "0.1").stdout
+    it.copy_new(0)
+    eventually(it.metrics, lambda found: found[segments] == count - 1)
+
+
 def test_the_log_is_writable_again_once_there_is_room_though_nobody_writes(tmp_path, forks):
     flag = tmp_path / "full"
 

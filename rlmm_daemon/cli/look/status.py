@@ -1,6 +1,7 @@
 """`rlmm status`: the daemon on one screen."""
 
 import time
+from collections.abc import Mapping
 from typing import Any, Final
 
 import click
@@ -35,6 +36,7 @@ def command(*, target: Target) -> None:
     segments_in_memory, segments_in_snapshots, user_partitions_awake, user_partitions_asleep,
     events_put_aside, bytes_put_aside, bytes_per_segment}, copying_process{pid, in_hand},
     storage{kind, error, slow, other_daemon}, snapshots{rejected, failures}, copies[],
+    copy_lag{segments, bytes, seconds, topics[], untold_partitions} or null (as rlmm top),
     paused{topics[{topic, since_ms}], trouble, refused},
     internal_errors{count, last{where, error, seconds_ago}}, unsettled_copies[{partition,
     segment_id, message, at_ms}], observation{watches, last_look_ms, trouble, seen_alive, marked,
@@ -103,6 +105,7 @@ def _show(status: dict[str, Any]) -> None:
             "storage": _storage(storage),
             **({"other daemon": other} if (other := storage.get("other_daemon")) else {}),
             "copies": len(status["copies"]),
+            **({"not copied yet": waits} if (waits := waiting_words(status)) else {}),
             **_paused(status.get("paused")),
             **_bugs(status),
             **_unsettled(status.get("unsettled_copies") or []),
@@ -118,6 +121,23 @@ def _show(status: dict[str, Any]) -> None:
         show_table(columns, rows, fold=("copy of", "phase", "call in flight"))
     if log["failure"]:
         click.echo(f"\nNext: {log['failure']['command']}")
+
+
+def waiting_words(status: Mapping[str, Any]) -> str | None:
+    """Return what of the broker's closed segments the tier does not have; None: nothing is told."""
+    lag = status.get("copy_lag")  # a daemon from before says nothing of it, nor without log_dirs
+    if not lag:
+        return None
+    told = ""
+    if lag["untold_partitions"]:
+        told = f"; of {phrases.number(lag['untold_partitions'], 'partition')} it is not known"
+    if not lag["segments"]:
+        return f"none{told}"
+    topics = ", ".join(f"{row['topic']} {phrases.size(row['bytes'])}" for row in lag["topics"])
+    return (
+        f"{phrases.number(lag['segments'], 'closed segment')}, {phrases.size(lag['bytes'])}, for "
+        f"{phrases.duration(lag['seconds'])} at least ({topics}){told}"
+    )
 
 
 def _paused(paused: dict[str, Any] | None) -> dict[str, str]:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from rlmm_daemon.cli.asking import asking
+from rlmm_daemon.cli.look.status import waiting_words
 from rlmm_daemon.cli.options import Target, daemon_options
 from rlmm_daemon.cli.output import show_json, show_table
 from rlmm_daemon.core import phrases
@@ -39,6 +40,8 @@ def command(*, every: float, count: int | None, target: Target) -> None:
     \b
     --json: a line each, {at_seconds, draining, copied_per_second, storage_error, log_trouble,
     paused[], metadata_partitions{state: count}, segments{state: count}, segment_bytes,
+    copy_lag{segments, bytes, seconds, topics[{topic, segments, bytes, seconds}],
+    untold_partitions} or null (closed segments of the broker that the tier does not have),
     copies[{partition, segment_id, phase, bytes_done, bytes_total, per_second, left_seconds,
     age_seconds, call}]}.
     """  # noqa: D301 - click's own mark
@@ -73,6 +76,7 @@ def view(before: Mapping[str, Any], now: Mapping[str, Any], seconds: float) -> d
         "metadata_partitions": now["metadata_partitions"],
         "segments": now["segments"],
         "segment_bytes": now["segment_bytes"],
+        "copy_lag": now.get("copy_lag"),
         "copies": copies,
     }
 
@@ -124,6 +128,8 @@ def _lines(seen: dict[str, Any]) -> Iterator[str]:
         f"{segments['DELETE_SEGMENT_STARTED']:,} being deleted; "
         f"copying {phrases.size(seen['copied_per_second'])}/s"
     )
+    if (waits := waiting_words(seen)) is not None:
+        yield f"not copied yet: {escape(waits)}"
     if seen["paused"]:
         yield f"paused: {escape(', '.join(seen['paused']))}"
     for trouble in (seen["log_trouble"], seen["storage_error"]):

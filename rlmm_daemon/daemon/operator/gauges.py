@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from rlmm_daemon.core.fold.outcome import Applied, Deferred, Outcome, Rejected, Repeated, Unreadable
@@ -16,6 +16,7 @@ from rlmm_daemon.daemon.following.follower import Follower
 from rlmm_daemon.daemon.following.snapshots import WrittenSnapshot
 from rlmm_daemon.daemon.metadata import tally
 from rlmm_daemon.daemon.metadata.manager import Manager
+from rlmm_daemon.daemon.operator.copy_lag import CopyLag
 from rlmm_daemon.daemon.operator.topics import (
     OTHER,
     TOPICS_AT_ONCE,
@@ -66,6 +67,7 @@ class Gauges:
         topics: Topics | None = None,
         topic_labels: TopicLabels | None = None,
         fetched: Callable[[], Mapping[str, int]] = dict,
+        lag: CopyLag | None = None,
     ) -> None:
         """`fetched` tells bytes by topic; without `topics` nothing is counted by topic."""
         self._metrics = metrics
@@ -77,7 +79,7 @@ class Gauges:
         self._removals = removals
         self._writable, self._buffered = writable, buffered
         self._topics, self._labels = topics, topic_labels or TopicLabels(0)
-        self._fetched = fetched
+        self._fetched, self._lag = fetched, lag
         self._log_counts: Counter[str] = Counter()
         self._counted: Counter[object] = Counter()
         self._events: Counter[str] = Counter()
@@ -157,6 +159,9 @@ class Gauges:
             metrics.segments.labels(label).set(segments[label])
             metrics.size.labels(label).set(sizes[label])
             metrics.oldest_copy.labels(label).set(oldest.get(label, 0.0))
+        if self._lag is not None and self._lag.untold is not None:
+            self._behind(self._lag, segments)
+            yield
         for metric, counts in (
             (metrics.copied, copier.bytes_by_topic),
             (metrics.failed, copier.failed_by_topic),
@@ -166,6 +171,18 @@ class Gauges:
                 metric.labels(of(topic)).inc(self._grown((metric, topic), count))
                 if number % TOPICS_AT_ONCE == 0:
                     yield
+
+    def _behind(self, lag: CopyLag, labels: Iterable[str]) -> None:
+        metrics = self._metrics.topics
+        sums = dict.fromkeys(labels, (0, 0, 0.0))
+        for topic, each in lag.known().items():
+            label, seconds = self._labels.of(topic), lag.seconds(each)
+            count, size, oldest = sums.get(label, (0, 0, 0.0))
+            sums[label] = (count + each.segments, size + each.bytes, max(oldest, seconds))
+        for label, (count, size, oldest) in sums.items():
+            metrics.lag_segments.labels(label).set(count)
+            metrics.lag_bytes.labels(label).set(size)
+            metrics.lag_seconds.labels(label).set(oldest)
 
     def _cleaned(self, notes: Notes) -> None:
         metrics = self._metrics.cleaner

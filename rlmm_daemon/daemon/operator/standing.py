@@ -62,6 +62,8 @@ class Standing:
         self._copying = copying
         #: A broker's part -> what its plugin called itself.
         self.plugins: Mapping[str, str] = {}
+        #: What the broker has not handed over yet, as `CopyLag.facts`.
+        self.copy_lag: Callable[[], dict[str, Any] | None] = lambda: None
         self._started_at = manager.clock.monotonic()
 
     async def status(self) -> dict[str, Any]:
@@ -135,6 +137,7 @@ class Standing:
                 "failures": manager.snapshotter.failures,
             },
             "copies": [asdict(job) for job in self._copies.jobs()],
+            "copy_lag": self.copy_lag(),
             "internal_errors": manager.bugs.facts(),
             "unsettled_copies": [asdict(row) for row in self._copies.unsettled()],
             "controllers": log_facts.get("controllers"),

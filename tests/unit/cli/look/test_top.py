@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from rlmm_daemon.cli.look.status import waiting_words
 from rlmm_daemon.cli.look.top import view
 from rlmm_daemon.domain.ids import uuid_text
 
@@ -53,6 +54,20 @@ def test_the_whole_is_the_sum_and_the_oldest_comes_first():
     seen = view(status(), status(job(1, 100, age_seconds=1.0), job(2, 300, age_seconds=2.0)), 2.0)
     assert seen["copied_per_second"] == 250
     assert [copy["age_seconds"] for copy in seen["copies"]] == [2.0, 1.0]
+
+
+def test_what_the_broker_has_not_handed_over_is_told_where_it_is_known():
+    topics = [{"topic": "orders", "segments": 3, "bytes": 3_000, "seconds": 90.0}]
+    lag = {"segments": 3, "bytes": 3_000, "seconds": 90.0, "topics": topics, "untold_partitions": 1}
+    seen = view(status(), status(copy_lag=lag), 2.0)
+    assert seen["copy_lag"] == lag
+    assert waiting_words(seen) == (
+        "3 closed segments, 2.9 KiB, for 1 min at least (orders 2.9 KiB); of 1 partition it is "
+        "not known"
+    )
+    assert waiting_words(view(status(), status(), 2.0)) is None
+    nothing = lag | {"segments": 0, "untold_partitions": 0}
+    assert waiting_words({"copy_lag": nothing}) == "none"
 
 
 def test_what_is_paused_is_named_and_an_earlier_daemon_says_nothing_of_it():

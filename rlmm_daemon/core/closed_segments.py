@@ -1,0 +1,37 @@
+"""Closed segments of a broker's own log, and those of them that the tier does not have yet."""
+
+from collections.abc import Collection, Mapping, Sequence
+
+import msgspec
+
+
+class ClosedSegment(msgspec.Struct, frozen=True):
+    """One that the broker writes to no more, so that it may be copied."""
+
+    start_offset: int
+    #: Inclusive.
+    end_offset: int
+    size_bytes: int
+
+
+def closed(files: Collection[tuple[int, int]]) -> list[ClosedSegment]:
+    """Return all but the newest of a partition's `.log` files, given as start offset and size."""
+    ascending = sorted(files)
+    following = (start for start, _ in ascending[1:])
+    return [
+        ClosedSegment(start, after - 1, size)
+        for (start, size), after in zip(ascending, following, strict=False)
+    ]
+
+
+def tiered_to(highest_offsets: Mapping[int, int]) -> int:
+    """Return the last offset that was finished, in the newest leader epoch that has any; -1: none.
+
+    An older epoch may have a higher one, of a tail that was cut off when leaders changed.
+    """
+    return highest_offsets[max(highest_offsets)] if highest_offsets else -1
+
+
+def waiting(segments: Sequence[ClosedSegment], tiered: int) -> list[ClosedSegment]:
+    """Return those that end beyond what is tiered."""
+    return [each for each in segments if each.end_offset > tiered]
