@@ -113,7 +113,7 @@ First steps:
   rlmm lookup orders-0 5 1234              where is offset 1234 of leader epoch 5?
 
 Partitions are named TOPIC-PARTITION, TOPIC_ID-PARTITION or TOPIC_ID:TOPIC-PARTITION. The socket is
---socket, else RLMM_SOCKET, else /run/rlmm/rlmm.sock. --json answers for machines.
+--socket, else RLMM_SOCKET, else /run/rlmm/rlmm.sock. --output json and yaml answer for machines.
 Exit codes: 0 clean, 1 found trouble, 2 usage, 3 daemon unreachable, 78 bad configuration.
 """
 

@@ -59,8 +59,11 @@ def find_socket(option: str | None, environ: Mapping[str, str]) -> str:
     return path
 
 
-def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--json`, which also turns errors into JSON; passed on as `as_json`."""
+def json_flag(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--json`, which also turns errors into JSON; passed on as `as_json`.
+
+    For commands whose `--output` names a file; all others take `json_option`.
+    """
     return click.option(
         "--json",
         "as_json",
@@ -69,6 +72,26 @@ def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
         is_eager=True,
         help="JSON for machines, errors included.",
     )(command)
+
+
+def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--json` and `--output`, passed on together as `as_json`: YAML is the same values."""
+
+    @json_flag
+    @click.option(
+        "--output",
+        type=click.Choice(["table", "json", "yaml"]),
+        callback=_remember_form,
+        is_eager=True,
+        help="Of the answer, errors included; json is --json.",
+    )
+    @functools.wraps(command)
+    def formed(*args: Any, as_json: bool, output: str | None, **kwargs: Any) -> Any:
+        if as_json and output not in (None, "json"):
+            raise click.UsageError(f"--json and --output {output} exclude each other")
+        return command(*args, as_json=as_json or output in ("json", "yaml"), **kwargs)
+
+    return formed
 
 
 def config_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -84,10 +107,16 @@ def config_option(command: Callable[..., Any]) -> Callable[..., Any]:
     )(command)
 
 
-def daemon_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--socket`, `--json` and `--timeout`, passed on together as `target: Target`."""
+def daemon_options(
+    command: Callable[..., Any],
+    form: Callable[[Callable[..., Any]], Callable[..., Any]] = json_option,
+) -> Callable[..., Any]:
+    """Add `--socket`, `--output` and `--timeout`, passed on together as `target: Target`.
 
-    @json_option
+    `form` is `json_flag` for a command whose `--output` names a file.
+    """
+
+    @form
     @click.option("--socket", metavar="PATH", help=f"RLMM_SOCKET, else {SOCKET_DEFAULT}.")
     @click.option(
         "--timeout",
@@ -110,5 +139,14 @@ def daemon_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _remember_json(ctx: click.Context, _parameter: click.Parameter, value: bool) -> bool:  # noqa: FBT001 - click's signature
-    ctx.meta["rlmm.json"] = value
+    ctx.meta["rlmm.json"] = ctx.meta.get("rlmm.json", False) or value
+    return value
+
+
+def _remember_form(
+    ctx: click.Context, _parameter: click.Parameter, value: str | None
+) -> str | None:
+    if value is not None:
+        ctx.meta["rlmm.json"] = value != "table"
+        ctx.meta["rlmm.yaml"] = value == "yaml"
     return value

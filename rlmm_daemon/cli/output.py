@@ -20,9 +20,21 @@ _GAP_COLUMNS: Final = 2
 _FOLDED_COLUMNS_MIN: Final = 12
 
 
-def show_json(value: Any) -> None:
-    """Print one JSON value on one line; bytes become base64."""
-    click.echo(msgspec.json.encode(value).decode())
+def show_json(value: Any, *, err: bool = False) -> None:
+    """Print one JSON value on one line; bytes become base64. Or the same as a YAML document."""
+    encoded = msgspec.json.encode(value)
+    context = click.get_current_context(silent=True)
+    if context is None or not context.meta.get("rlmm.yaml"):
+        click.echo(encoded.decode(), err=err)
+        return
+    # Imported late, and with it PyYAML: few ask for it.
+    from msgspec import yaml
+
+    if not err:
+        if context.meta.get("rlmm.shown"):
+            click.echo("---")
+        context.meta["rlmm.shown"] = True
+    click.echo(yaml.encode(msgspec.json.decode(encoded)).decode(), nl=False, err=err)
 
 
 def show_table(
@@ -105,7 +117,7 @@ def show_error(error: RlmmError, *, as_json: bool = False) -> None:
     """Print an error of ours: its text for people, name and fields for machines."""
     if as_json:
         body = {"error": error.wire_name(), "message": error.message, "fields": error.fields}
-        click.echo(msgspec.json.encode(body).decode(), err=True)
+        show_json(body, err=True)
     else:
         click.echo(f"rlmm: {escape_lines(error.message)}", err=True)
 

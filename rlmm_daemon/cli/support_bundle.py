@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from rlmm_daemon.cli.audit import client_name, whoever
-from rlmm_daemon.cli.options import config_option, find_socket, json_option
+from rlmm_daemon.cli.options import config_option, find_socket, json_flag
 from rlmm_daemon.cli.output import show_json
 from rlmm_daemon.core import phrases
 from rlmm_daemon.observability.escape import escape
@@ -31,7 +31,7 @@ SECONDS = 10.0
     metavar="SECONDS",
     help="Of each question to the daemon.",
 )
-@json_option
+@json_flag
 def command(
     file: str,
     *,

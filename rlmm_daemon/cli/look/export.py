@@ -1,12 +1,13 @@
 """`rlmm export`: every live segment, for other programs."""
 
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
 import click
 
 from rlmm_daemon.cli.asking import asking_log
-from rlmm_daemon.cli.options import Target, daemon_options
+from rlmm_daemon.cli.options import Target, daemon_options, json_flag
 from rlmm_daemon.cli.output import show_json
 from rlmm_daemon.codec import json
 
@@ -26,7 +27,7 @@ from rlmm_daemon.codec import json
     type=click.Path(dir_okay=False, path_type=Path),
     help="The Parquet file.",
 )
-@daemon_options
+@partial(daemon_options, form=json_flag)
 def command(partition: str | None, *, form: str, output: Path | None, target: Target) -> None:
     """Print every live segment, of one partition or of the whole log, as rlmm decode prints it.
 

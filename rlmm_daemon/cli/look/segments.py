@@ -3,10 +3,11 @@
 from datetime import UTC, datetime
 
 import click
+import msgspec
 
 from rlmm_daemon.cli.asking import asking_log
 from rlmm_daemon.cli.options import Target, daemon_options
-from rlmm_daemon.cli.output import show_facts, show_table
+from rlmm_daemon.cli.output import show_facts, show_json, show_table
 from rlmm_daemon.codec import json
 from rlmm_daemon.core import phrases
 from rlmm_daemon.domain.ids import uuid_text
@@ -37,7 +38,7 @@ def command(partition: str, *, epoch: int | None, target: Target) -> None:
         found = list(client.segments(partition, epoch))
     if target.json:
         for segment in found:
-            click.echo(json.dumps(segment))
+            show_json(msgspec.Raw(json.dumps(segment)))
         return
     show_table(_COLUMNS, [row(segment) for segment in found], fold=("epochs",))
     total = sum(segment.segment_size_bytes for segment in found)
@@ -79,6 +80,6 @@ def facts(segment: SegmentMetadata) -> dict[str, object]:
 def show(segment: SegmentMetadata, *, as_json: bool) -> None:
     """Print one segment."""
     if as_json:
-        click.echo(json.dumps(segment))
+        show_json(msgspec.Raw(json.dumps(segment)))
     else:
         show_facts(facts(segment))

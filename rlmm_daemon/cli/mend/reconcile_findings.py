@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-import msgspec
 
 from rlmm_daemon.cli.mend.reconcile_options import config_options
-from rlmm_daemon.cli.output import show_table
+from rlmm_daemon.cli.output import show_json, show_table
 from rlmm_daemon.config.loading import load_reconcile
 from rlmm_daemon.core.disposal.findings import Finding
 from rlmm_daemon.domain.errors import InvalidArgument
@@ -90,7 +89,7 @@ def _rows(run: Path, kind: str | None, topic: str | None) -> Iterator[dict[str, 
 def _json(rows: Iterator[dict[str, Any]]) -> int:
     number = 0
     for row in rows:
-        click.echo(msgspec.json.encode(row).decode())
+        show_json(row)
         number += 1
     return number
 

@@ -3,13 +3,14 @@
 import os
 import re
 import sys
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Final
 
 import click
 
 from rlmm_daemon.cli.asking import asking_log, one_partition, one_segment
-from rlmm_daemon.cli.options import KAFKA_UUID, Target, daemon_options
+from rlmm_daemon.cli.options import KAFKA_UUID, Target, daemon_options, json_flag
 from rlmm_daemon.client import BulkReader
 from rlmm_daemon.core import phrases
 
@@ -43,7 +44,7 @@ def _range(_ctx: click.Context, _parameter: click.Parameter, text: str) -> tuple
 @click.option(
     "-o", "--output", required=True, metavar="FILE", help="Where to; - is standard output."
 )
-@daemon_options
+@partial(daemon_options, form=json_flag)
 def command(
     partition: str,
     segment_id: str,

@@ -5,15 +5,18 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import click
+import msgspec
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from rlmm_daemon.cli import main
 from rlmm_daemon.cli.group import COMMANDS, Exit, LazyGroup, Row, exit_code
 from rlmm_daemon.cli.options import Target, daemon_options, find_socket
-from rlmm_daemon.cli.output import cell, show_table
+from rlmm_daemon.cli.output import cell, show_json, show_table
 from rlmm_daemon.domain.errors import ConfigError, DaemonUnreachable, NotReady, RlmmError
 
 DEMO = str(Path(__file__).parents[3] / "config" / "rlmm.toml")
@@ -101,6 +104,44 @@ def test_the_shared_options_arrive_as_one_target_and_errors_follow_json(monkeypa
     run = CliRunner().invoke(group, ["ask", "--json", "--socket", "/s"])
     assert json.loads(run.stderr)["fields"] == {"socket": "/s"}
     assert CliRunner().invoke(group, ["ask", "--timeout", "0"]).exit_code == 2
+
+
+HOSTILE = ["no", "1:30", "a: b # c", "\x1b[2J", "- x", "\u202e", 12, 1.5, None, True, {}, b"\0"]
+
+
+def test_yaml_is_the_same_values_as_json_a_document_for_each_line(monkeypatch):
+    @click.command("ask")
+    @daemon_options
+    def ask(*, target: Target) -> None:
+        assert target.json
+        show_json({"said": HOSTILE})
+        show_json({"record": msgspec.Raw(b'{"a": 1}')})
+        raise DaemonUnreachable("no answer", socket=target.socket)
+
+    monkeypatch.setitem(sys.modules, "planted", SimpleNamespace(command=ask))
+    group = LazyGroup("rlmm", rows={"ask": Row("planted", "")})
+
+    def ran(*words: str) -> Any:
+        return CliRunner().invoke(group, ["ask", "--socket", "/s", *words])
+
+    as_json, as_yaml = ran("--output", "json"), ran("--output", "yaml")
+    assert as_json.stdout == ran("--json").stdout == ran("--json", "--output", "json").stdout
+    lines = [json.loads(line) for line in as_json.stdout.splitlines()]
+    assert list(yaml.safe_load_all(as_yaml.stdout)) == lines
+    assert yaml.safe_load(as_yaml.stderr) == json.loads(as_json.stderr)
+    assert "\x1b" not in as_yaml.stdout
+    assert as_yaml.exit_code == 3
+    assert ran("--json", "--output", "yaml").exit_code == 2
+    assert "exclude each other" in ran("--json", "--output", "table").stderr
+
+
+def test_yaml_is_loaded_only_for_whom_asks_for_it():
+    code = (
+        "import sys; from click.testing import CliRunner; from rlmm_daemon.cli import main;"
+        "ran = CliRunner().invoke(main, ['check-config', '--json', '/nowhere']);"
+        "assert ran.exit_code == 78, ran; assert 'yaml' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def test_a_table_in_a_pipe_is_neither_cut_nor_read_as_markup(capsys):
