@@ -17,7 +17,7 @@ from tests.docs.pages import DOCS
 from tests.support.browser import Tab, browser
 from tests.support.daemon_process import REPOSITORY
 from tests.support.fork_server import ForkServer
-from tests.support.page import HOSTILE, Copies, copy_of, fill, served
+from tests.support.page import FOLLOWS, HOSTILE, LEADS, Copies, copy_of, fill, served
 from tests.support.stocked_daemon import Stocked, free_address, make
 from tests.unit.daemon.conftest import rig as rig  # noqa: PLC0414 - a fixture
 from tests.unit.daemon.events import TP, copied, until
@@ -128,6 +128,56 @@ async def test_a_topic_that_is_paused_is_marked_so(rig, tmp_path):
                 said = "[...document.querySelectorAll('main th')].map((each) => each.textContent)"
                 assert f"{TP.topic} paused" in await found.value(said)
                 assert found.complaints == []
+
+
+async def rows_of(tab: Tab, caption: str) -> list[list[str]]:
+    """Return the cells of the table whose caption begins so."""
+    rows = (
+        "[...[...document.querySelectorAll('main table')]"
+        f".find((each) => each.caption.textContent.startsWith({caption!r}))"
+        ".tBodies[0].rows].map((row) => [...row.cells].map((cell) => cell.textContent))"
+    )
+    found: list[list[str]] = await tab.value(rows)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("told", "voters"),
+    [
+        (LEADS, [["1", "this replica", "yes"], ["2", "missed", "no"], ["3", "heard", "no"]]),
+        (
+            FOLLOWS,
+            [["1", "heard", "yes"], ["2", "this replica", "no"],
+             ["3", "not asked by a follower", "no"]],
+        ),
+        ({"role": None, "why": HOSTILE[0]}, None),
+    ],
+    ids=["leads", "follows", "not open"],
+)  # fmt: skip
+async def test_a_quorum_is_shown_by_the_facts_of_status(rig, tmp_path, told, voters):
+    async with (
+        rig.manager(snapshots=NEVER) as manager,
+        served(manager, log_facts={"quorum": told}) as page,
+        browser(tmp_path / "chromium", "http://{}:{}/".format(*page.address)) as tab,
+    ):
+        await tab.until(SHOWN)
+        text = await tab.value("document.querySelector('main').textContent")
+        if voters is None:
+            assert f"This replica is not open: {HOSTILE[0]}" in text
+        else:
+            assert await rows_of(tab, "Voters, 3; 2 decide") == voters
+            assert "High watermark12,345,670" in text
+            assert ("checkpoint12,000,000 in epoch 6" in text) == (told is LEADS)
+        assert ("leader, this replica, misses 2: 2 of 3" in text) == (told is LEADS)
+        for width, dark in product((WIDE, NARROW), (False, True)):
+            await tab.look(width, dark=dark)
+            assert await tab.value("document.documentElement.scrollWidth") <= width
+            assert await tab.value(CONTRAST) >= 4.5
+            await no_harm(tab)
+            if told is LEADS:
+                name = f"quorum-{width}-{'dark' if dark else 'light'}.png"
+                await tab.picture(PICTURES / name)
+        assert tab.complaints == []
 
 
 async def test_hostile_names_are_text_and_lead_to_their_topic(tab):

@@ -1,7 +1,7 @@
 """A page over a manager in this process, with whatever names its folds are given."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -33,6 +33,23 @@ HOSTILE = (
     "日本語-тема-🙂",
     "__proto__",
 )
+
+
+#: Facts of a replica that leads, and of one that follows, as `OwnReplica` tells them.
+LEADS = {
+    "replica": 1,
+    "role": "leader",
+    "epoch": 7,
+    "leader": 1,
+    "voters": [1, 2, 3],
+    "heard": [1, 3],
+    "needed": 2,
+    "end": 12_345_678,
+    "committed": 12_345_670,
+    "checkpoint": {"epoch": 6, "end": 12_000_000},
+    "why": None,
+}
+FOLLOWS = {**LEADS, "replica": 2, "role": "follower", "heard": [1, 2], "checkpoint": None}
 
 
 def copy_of(partition: TopicIdPartition, number: int = 1) -> RunningCopy:
@@ -88,15 +105,17 @@ def fill(manager: Manager, names: Iterable[str]) -> list[TopicIdPartition]:
 
 @asynccontextmanager
 async def served(
-    manager: Manager, copies: Copies | None = None, names: tuple[str, ...] = ()
+    manager: Manager,
+    copies: Copies | None = None,
+    names: tuple[str, ...] = (),
+    log_facts: Mapping[str, Any] | None = None,
 ) -> AsyncIterator[Any]:
     """Serve the page of a manager; yields the server, and what it was made of."""
     copier: Any = Copies() if copies is None else copies
     topics = Topics(manager)
     await topics.take()
-    answers = Answers(
-        manager, Standing(manager, copier=copier), topics, copier=copier, metrics=Metrics()
-    )
+    standing = Standing(manager, copier=copier, log_facts=lambda: log_facts or {})
+    answers = Answers(manager, standing, topics, copier=copier, metrics=Metrics())
     async with asyncio.TaskGroup() as jobs:
         room = PageRoom(
             answers={**files(), **answers.paths()},

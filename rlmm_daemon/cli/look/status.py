@@ -29,8 +29,9 @@ def command(*, target: Target) -> None:
     \b
     --json: version, broker_id, cluster_id, uptime_seconds, draining, log{open, topic_id,
     partition_count, trouble, unwritable, failure, quorum{replica, role, epoch, leader, voters[],
-    heard[], needed, end, committed, why} or null, compaction{done, failed, bytes_before,
-    bytes_after, trouble} or null}, broker{announced, leads, follows, plugins{part: name}},
+    heard[], needed, end, committed, checkpoint{epoch, end} or null, why} or null,
+    compaction{done, failed, bytes_before, bytes_after, trouble} or null}, broker{announced,
+    leads, follows, plugins{part: name}},
     metadata_partitions{state: count}, user_partitions, segments{state: count}, segment_bytes,
     memory{private_bytes, mapped_bytes, copying_process_private_bytes, snapshot_bytes,
     segments_in_memory, segments_in_snapshots, user_partitions_awake, user_partitions_asleep,
@@ -211,10 +212,12 @@ def _quorum(told: dict[str, Any] | None) -> dict[str, str]:
     led = "nobody leads" if told["leader"] is None else f"replica {told['leader']} leads"
     voters = ", ".join(map(str, told["voters"]))
     heard = ", ".join(map(str, told["heard"])) or "none"
+    made = told.get("checkpoint")  # a daemon from before says nothing of it
     return {
         "quorum": f"replica {told['replica']}, {told['role']} in epoch {told['epoch']}; {led}; "
         f"hears {heard} (voters {voters}; {told['needed']} decide); "
         f"committed to {told['committed']:,}, its log ends at {told['end']:,}"
+        + (f"; newest checkpoint to {made['end']:,}" if made else "")
     }
 
 

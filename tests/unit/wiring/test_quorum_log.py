@@ -91,6 +91,7 @@ async def test_replicas_that_prove_who_they_are_keep_one_log(tmp_path: Path) -> 
         assert await one.append(MetadataPartition(2), b"first") == 0
         assert await two.append(MetadataPartition(2), b"second") == 1
         assert set(one.facts()["heard"]) == set(two.facts()["heard"]) == {1, 2}
+        assert one.facts()["checkpoint"] is None, "a log's beginning is none"
     await quorum.close()
 
 

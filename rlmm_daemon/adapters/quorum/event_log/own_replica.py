@@ -16,6 +16,7 @@ from rlmm_daemon.adapters.quorum.handshake import Acceptor, Dialer
 from rlmm_daemon.adapters.quorum.node import Node
 from rlmm_daemon.adapters.quorum.replica import ReplicaOptions, running
 from rlmm_daemon.core.raft import standing
+from rlmm_daemon.core.raft.log_facts import BEGINNING
 from rlmm_daemon.core.raft.roles import Follower, Leader, Replica
 from rlmm_daemon.domain.errors import (
     ConfigError,
@@ -168,6 +169,7 @@ class OwnReplica:
             "needed": replica.in_force.majority,
             "end": replica.log.end,
             "committed": replica.committed,
+            "checkpoint": _newest_checkpoint(replica),
             "why": None,
         }
 
@@ -256,6 +258,12 @@ class OwnReplica:
 def _role(replica: Replica) -> str:
     role = type(replica.role).__name__.lower()
     return role if replica.is_voter or isinstance(replica.role, Leader) else "observer"
+
+
+def _newest_checkpoint(replica: Replica) -> Mapping[str, int] | None:
+    """Return where it ends; none of what a log begins behind by itself."""
+    newest = max(replica.log.snapshots, default=BEGINNING)
+    return None if newest == BEGINNING else {"epoch": newest.epoch, "end": newest.end}
 
 
 def _listed(ids: Collection[int]) -> str:

@@ -17,6 +17,7 @@ from rlmm_daemon.daemon.copying.copier import Copier
 from rlmm_daemon.daemon.metadata.manager import Manager
 from rlmm_daemon.daemon.metadata.user_partitions import user_partitions
 from rlmm_daemon.daemon.operator.http_get import Page, Query
+from rlmm_daemon.daemon.operator.page.wrong import faults
 from rlmm_daemon.daemon.operator.selector import exact
 from rlmm_daemon.daemon.operator.standing import Standing
 from rlmm_daemon.daemon.operator.topics import Topics, TopicSums, topic_of
@@ -90,6 +91,7 @@ class Answers:
                 "caches": self._caches(),
                 "requests": self._requests(),
                 "troubles": list(self._troubles(unsettled)),
+                "wrong": faults(brief, partitions),
             }
         )
 

@@ -19,6 +19,8 @@ FILES: Final[Mapping[str, str]] = {
     "/page.css": "page.css",
     "/page.js": "page.js",
     "/views.js": "views.js",
+    "/parts.js": "parts.js",
+    "/quorum.js": "quorum.js",
     "/text.js": "text.js",
     "/icon.svg": "icon.svg",
 }

@@ -1,79 +1,13 @@
 // The page's views: from an answer of the daemon to elements.
 
+import { explained, facts, link, short, state, table, WELL } from "./parts.js";
+import { quorum } from "./quorum.js";
 import { ago, bytes, count, make, name, rate, sentence, shown, span } from "./text.js";
-
-const WELL = { ready: "good", failed: "bad" };
-
-function facts(rows) {
-  return make("dl", { class: "facts" }, rows.map(([term, value, kind]) =>
-    make("div", {}, make("dt", {}, term), make("dd", { class: kind }, value))));
-}
-
-// columns: [head, cell of a row, class]; the first names its row.
-function table(caption, columns, rows, none) {
-  if (rows.length === 0) return make("p", {}, none);
-  const heads = columns.map(([head, , kind]) => make("th", { scope: "col", class: kind }, head));
-  const body = rows.map((row) => make("tr", {}, columns.map(([, cell, kind], at) =>
-    at === 0
-      ? make("th", { scope: "row", class: kind }, cell(row))
-      : make("td", { class: kind }, cell(row)))));
-  return make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
-    make("table", {}, make("caption", {}, caption),
-      make("thead", {}, make("tr", {}, heads)), make("tbody", {}, body)));
-}
-
-function link(path, key, ...children) {
-  return make("a", { href: path, "data-key": key }, children);
-}
-
-// Kafka's form without the topic's id, which a link still has.
-function short(partition) {
-  return name(partition.replace(/^[A-Za-z0-9_-]{22}:/, ""));
-}
-
-function explained(selector, offset) {
-  const asked = new URLSearchParams({ partition: selector });
-  if (offset) asked.set("offset", offset);
-  return `#/explain?${asked}`;
-}
-
-function state(text) {
-  return make("span", { class: WELL[text] ?? "wait" }, text);
-}
-
-function wrong(data) {
-  const log = data.log;
-  return [
-    data.draining && ["The daemon stops.", null],
-    !log.open && [log.trouble ?? "The event log is not open.", "rlmm doctor"],
-    ...quiet(data.partitions),
-    log.failure && [log.failure.evidence, log.failure.command],
-    log.unwritable && [`Writes are refused: ${log.unwritable}`, "rlmm doctor"],
-    ...log.warnings.map((text) => [text, "rlmm doctor"]),
-    data.paused.trouble && [data.paused.trouble, "rlmm status"],
-    data.storage.error && [`The storage does not work as it should: ${data.storage.error}`, "rlmm doctor"],
-    data.storage.slow && [`The storage is slow: ${data.storage.slow}.`, "rlmm doctor"],
-    data.storage.other_daemon && [data.storage.other_daemon, "rlmm status"],
-    data.internal_errors.count > 0 && [`${data.internal_errors.count} bugs were met, the last in ` +
-      `${data.internal_errors.last.where}: ${data.internal_errors.last.error}`, null],
-  ].filter(Boolean);
-}
-
-// Metadata partitions whose log has been silent for longer than it is between two answers.
-const QUIET_SECONDS = 5;
-
-function quiet(partitions) {
-  const found = partitions.filter((row) => row.silent_seconds > QUIET_SECONDS);
-  return found.length === 0 ? [] : [[`The event log has not answered for ` +
-    `${span(Math.max(...found.map((row) => row.silent_seconds)))}, in ${count(found.length)} ` +
-    `metadata partitions: ${shown(found[0].trouble ?? "no answer")}`, "rlmm doctor"]];
-}
 
 export function overview(data, topics, rates) {
   const states = Object.entries(data.metadata_partitions);
   const ready = data.metadata_partitions.ready ?? 0;
   const all = states.reduce((sum, [, number]) => sum + number, 0);
-  const found = wrong(data);
   return [
     make("h1", {}, "What the tier holds"),
     facts([
@@ -87,10 +21,10 @@ export function overview(data, topics, rates) {
       ["Metadata partitions ready", `${ready} of ${all}`, ready === all && all ? "good" : "bad"],
     ]),
     make("h2", {}, "What is wrong"),
-    found.length === 0
+    data.wrong.length === 0
       ? make("p", { class: "good" }, "Nothing with the daemon as a whole.")
-      : make("ul", {}, found.map(([text, command]) => make("li", { class: "bad" }, sentence(text),
-        command ? [" ", make("code", {}, command)] : []))),
+      : make("ul", {}, data.wrong.map((each) => make("li", { class: "bad" }, sentence(each.text),
+        each.command ? [" ", make("code", {}, shown(each.command))] : []))),
     table(`What went wrong or waits, ${data.troubles.length} shown`, [
       ["Partition", (row) => link(explained(row.partition), `t ${row.kind} ${row.partition}`, short(row.partition))],
       ["What", (row) => row.kind, "word"],
@@ -110,6 +44,7 @@ export function overview(data, topics, rates) {
       ["Call in flight", (job) => shown(job.call), "word"],
       ["Age", (job) => span(job.age_seconds), "number"],
     ], data.copies, "None runs, none waits."),
+    ...quorum(data.log.quorum),
     make("h2", {}, "Metadata partitions"),
     table(`Followed metadata partitions, ${data.partitions.length} of ${all}, those first that are not ready`, [
       ["Number", (row) => count(row.metadata_partition)],

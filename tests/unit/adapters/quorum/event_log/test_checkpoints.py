@@ -69,6 +69,7 @@ async def test_the_log_begins_where_the_last_checkpoint_but_one_ends(tmp_path: P
             written += await filled(log, 10, 20)
             three = await make(log)
             assert (log._node.log.start, log._node.log.snapshots) == (two.end, (two, three))
+            assert log.facts()["checkpoint"] == {"epoch": three.epoch, "end": three.end}
             written += await filled(log, 10, 30)
             for begin in (0, 5, 10, 29, 30, 35):
                 assert await read(log, P0, begin, 40) == written[begin:]
