@@ -15,6 +15,7 @@ from typing import Any, Final, TextIO
 
 from rlmm_daemon.domain.secret import HIDDEN, Secret, looks_secret
 from rlmm_daemon.observability.escape import escape, escape_lines
+from rlmm_daemon.observability.recent import RECENT
 from rlmm_daemon.observability.without_rich import (
     EventDict,
     Processor,
@@ -76,6 +77,7 @@ def configure(
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.format_exc_info,
         structlog.processors.StackInfoRenderer(),
+        RECENT.keep,  # which looks for more kinds of secrets, and whole ones
         redact,
         escape_values,
     ]

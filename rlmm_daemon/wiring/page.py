@@ -13,6 +13,7 @@ from rlmm_daemon.daemon.operator.standing import Standing
 from rlmm_daemon.daemon.operator.topics import Topics
 from rlmm_daemon.daemon.reading.fetcher import Fetcher
 from rlmm_daemon.observability.metrics import Metrics
+from rlmm_daemon.observability.recent import RECENT
 
 
 def page_room(
@@ -36,6 +37,7 @@ def page_room(
         metrics=metrics,
         removals=removals,
         fetched=lambda: {} if fetcher is None else fetcher.bytes_by_topic,
+        recent=RECENT.rows,
     )
     return PageRoom(
         answers={**files(), **answers.paths()},

@@ -17,7 +17,7 @@ from tests.docs.pages import DOCS
 from tests.support.browser import Tab, browser
 from tests.support.daemon_process import REPOSITORY
 from tests.support.fork_server import ForkServer
-from tests.support.page import FOLLOWS, HOSTILE, LEADS, Copies, copy_of, fill, served
+from tests.support.page import FOLLOWS, HOSTILE, LEADS, Copies, copy_of, fill, lines, served
 from tests.support.stocked_daemon import Stocked, free_address, make
 from tests.unit.daemon.conftest import rig as rig  # noqa: PLC0414 - a fixture
 from tests.unit.daemon.events import TP, copied, until
@@ -71,7 +71,7 @@ async def tab(rig, tmp_path) -> AsyncIterator[Tab]:
             for each in hostile
         }
         copies.bytes_by_topic = {TP.topic: 3_000_000}
-        async with served(manager, copies) as page:
+        async with served(manager, copies, recent=lines(HOSTILE * 2)) as page:
             host, port = page.address
             async with browser(tmp_path / "chromium", f"http://{host}:{port}/") as found:
                 await found.until(SHOWN)
@@ -139,6 +139,20 @@ async def rows_of(tab: Tab, caption: str) -> list[list[str]]:
     )
     found: list[list[str]] = await tab.value(rows)
     return found
+
+
+async def test_events_are_shown_as_text_the_newest_among_the_rest_and_all_apart(tab):
+    some = await rows_of(tab, "Events, 12 of 24")
+    assert some[0][:3] == [f"said {HOSTILE[0]}", "error", "1"]
+    await tab.value("document.querySelector('main a[data-key=\"events\"]').click()")
+    await tab.until("document.querySelector('h1')?.textContent === 'Recent events'")
+    assert len(await rows_of(tab, "Events, 24 of 24")) == 24
+    for width, dark in product((WIDE, NARROW), (False, True)):
+        await tab.look(width, dark=dark)
+        assert await tab.value("document.documentElement.scrollWidth") <= width
+        assert await tab.value(CONTRAST) >= 4.5
+        await no_harm(tab)
+        await tab.picture(PICTURES / f"events-{width}-{'dark' if dark else 'light'}.png")
 
 
 @pytest.mark.parametrize(
@@ -299,6 +313,10 @@ async def test_a_real_daemon_shows_what_it_copied_and_which_copy_failed(it, tmp_
         await tab.picture(PICTURES / "daemon.png")
         if pytestconfig.getoption("--rewrite"):
             await tab.picture(DOCS / "pictures" / "page.png")
+        happened = [row[0] for row in await rows_of(tab, "Events")]
+        assert any(each.startswith("copy failed") and "orders-0" in each for each in happened)
+        assert any(each.startswith("partition.state") for each in happened)
+        assert not any(each.startswith("copy finished") for each in happened)
         link = "document.querySelector('main a[data-key^=\"t \"]')"
         await tab.value(f"{link}.click()")
         await tab.until("document.querySelector('h1')?.textContent === 'Partition orders-0'")

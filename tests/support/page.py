@@ -1,7 +1,7 @@
 """A page over a manager in this process, with whatever names its folds are given."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +17,7 @@ from rlmm_daemon.daemon.operator.standing import Standing
 from rlmm_daemon.daemon.operator.topics import Topics
 from rlmm_daemon.domain.ids import TopicId, TopicIdPartition
 from rlmm_daemon.observability.metrics import Metrics
+from rlmm_daemon.observability.recent import Line
 
 #: What a topic may be called in a log that somebody else wrote to.
 HOSTILE = (
@@ -50,6 +51,15 @@ LEADS = {
     "why": None,
 }
 FOLLOWS = {**LEADS, "replica": 2, "role": "follower", "heard": [1, 2], "checkpoint": None}
+
+
+def lines(names: Iterable[str] = HOSTILE) -> list[Line]:
+    """Return a line of the log for each name, the newest first."""
+    levels = ("error", "warning", "info")
+    return [
+        Line(number=-at, at_ms=1_000 + at, level=levels[at % 3], text=f"said {name}", count=at + 1)
+        for at, name in enumerate(names)
+    ]
 
 
 def copy_of(partition: TopicIdPartition, number: int = 1) -> RunningCopy:
@@ -109,13 +119,16 @@ async def served(
     copies: Copies | None = None,
     names: tuple[str, ...] = (),
     log_facts: Mapping[str, Any] | None = None,
+    recent: Sequence[Line] = (),
 ) -> AsyncIterator[Any]:
     """Serve the page of a manager; yields the server, and what it was made of."""
     copier: Any = Copies() if copies is None else copies
     topics = Topics(manager)
     await topics.take()
     standing = Standing(manager, copier=copier, log_facts=lambda: log_facts or {})
-    answers = Answers(manager, standing, topics, copier=copier, metrics=Metrics())
+    answers = Answers(
+        manager, standing, topics, copier=copier, metrics=Metrics(), recent=lambda: recent
+    )
     async with asyncio.TaskGroup() as jobs:
         room = PageRoom(
             answers={**files(), **answers.paths()},

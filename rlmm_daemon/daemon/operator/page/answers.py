@@ -1,11 +1,11 @@
-"""JSON answers for the page: how it stands, topics, partitions of one, why one answers as it does.
+"""JSON answers for the page: how it stands, topics, partitions, why one answers as it does, events.
 
 Sums by topic are those that `topics` took last; whatever walks over user partitions does it in
 turns of the loop.
 """
 
 import heapq
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ from rlmm_daemon.daemon.operator.topics import Topics, TopicSums, topic_of
 from rlmm_daemon.domain.errors import InvalidArgument, RlmmError
 from rlmm_daemon.domain.ids import TopicIdPartition, uuid_text
 from rlmm_daemon.observability.metrics import Metrics
+from rlmm_daemon.observability.recent import Line
 
 #: Of topics, of a topic's partitions, of copies, and of each kind of trouble.
 ROWS_MAX: Final = 200
@@ -48,11 +49,12 @@ class Answers:
         metrics: Metrics,
         removals: Report | None = None,
         fetched: Callable[[], Mapping[str, int]] = dict,
+        recent: Callable[[], Sequence[Line]] = list,
     ) -> None:
-        """`fetched` tells bytes by topic."""
+        """`fetched` tells bytes by topic; `recent`, log lines, the newest first."""
         self._manager, self._standing, self._topics = manager, standing, topics
         self._copier, self._metrics, self._removals = copier, metrics, removals
-        self._fetched = fetched
+        self._fetched, self._recent = fetched, recent
 
     def paths(self) -> dict[str, Callable[[Query], Awaitable[Page]]]:
         """Return what answers each path."""
@@ -61,6 +63,7 @@ class Answers:
             "/api/topics": self.topics,
             "/api/topic": self.topic,
             "/api/explain": self.explain,
+            "/api/events": self.events,
         }
 
     async def overview(self, _query: Query) -> Page:
@@ -247,6 +250,17 @@ class Answers:
         except RlmmError as error:
             return _json({"error": error.message}, 400)
 
+    async def events(self, query: Query) -> Page:
+        """What happened last: troubles and changes of state, as the log says them."""
+        try:
+            newest = _number(query.get("newest"))
+        except InvalidArgument as error:
+            return _json({"error": error.message}, 400)
+        lines = self._recent()
+        shown = lines[: ROWS_MAX if newest is None else min(newest, ROWS_MAX)]
+        now_ms = self._manager.clock.now_ms()
+        return _json({"as_of_ms": now_ms, "count": len(lines), "events": shown})
+
     def _knows(self, partition: TopicIdPartition) -> bool:
         follow_set = self._manager.fleet.follow_set
         if follow_set is None:
@@ -262,7 +276,7 @@ def _place(topic: TopicSums) -> tuple[int, int, str]:
 
 
 def _number(text: str | None) -> int | None:
-    """Return an offset.
+    """Return an offset, or a number of rows.
 
     Raises:
         InvalidArgument: it is none.
@@ -270,7 +284,7 @@ def _number(text: str | None) -> int | None:
     if not text:
         return None
     if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX):
-        raise InvalidArgument(f"{text[:_DIGITS_MAX]!r} is no offset")
+        raise InvalidArgument(f"{text[:_DIGITS_MAX]!r} is no number")
     return int(text)
 
 

@@ -21,6 +21,7 @@ FILES: Final[Mapping[str, str]] = {
     "/views.js": "views.js",
     "/parts.js": "parts.js",
     "/quorum.js": "quorum.js",
+    "/events.js": "events.js",
     "/text.js": "text.js",
     "/icon.svg": "icon.svg",
 }

@@ -13,7 +13,7 @@ from rlmm_daemon.daemon.operator.http_get import SLOW_AT_ONCE, is_known_host
 from rlmm_daemon.daemon.operator.page import answers as answers_module
 from rlmm_daemon.daemon.operator.page.answers import ROWS_MAX, TROUBLES_MAX
 from rlmm_daemon.daemon.operator.page.files import FILES
-from tests.support.page import HOSTILE, Copies, copy_of, fill, served
+from tests.support.page import HOSTILE, Copies, copy_of, fill, lines, served
 from tests.unit.daemon.events import TP, copied, until
 from tests.unit.daemon.following.test_mapped import NEVER
 
@@ -172,6 +172,18 @@ async def test_a_partition_is_explained_as_the_command_does_and_a_stranger_is_no
             assert (await get(page, url, partition=str(TP), offset=wrong))[0] == 400
         assert (await asked(page, "topic", id="nobody"))["status"] == 404
         assert (await get(page, "/api/topics?" + "a=b&" * 50))[0] == 400
+
+
+async def test_events_are_the_newest_lines_and_bounded(manager):
+    known = lines(f"{number}" for number in range(ROWS_MAX + 1))
+    async with served(manager, recent=known) as page:
+        some = await asked(page, "events", newest="2")
+        assert (some["count"], [row["text"] for row in some["events"]]) == (
+            ROWS_MAX + 1, ["said 0", "said 1"]
+        )  # fmt: skip
+        for every in ({}, {"newest": "999"}):
+            assert len((await asked(page, "events", **every))["events"]) == ROWS_MAX
+        assert (await asked(page, "events", newest="-1"))["status"] == 400
 
 
 async def test_answers_that_take_turns_are_made_a_few_at_once(manager):

@@ -1,9 +1,12 @@
 // The page: which view is asked for, its data again and again, and where the reader was in it.
 
+import { events } from "./events.js";
 import { count, name } from "./text.js";
 import * as views from "./views.js";
 
 const PERIOD_MS = 5000;
+// That are shown among the rest; a view of their own has all.
+const EVENTS = 12;
 const main = document.getElementById("main");
 const trouble = document.getElementById("trouble");
 const said = document.getElementById("said");
@@ -59,13 +62,14 @@ async function viewed(signal) {
     if (offset) asked.offset = offset;
     return [views.explanation(await ask("explain", asked, signal), offset), "Partition"];
   }
+  if (path === "/events") return [events(await ask("events", {}, signal)), "Recent events"];
   const wanted = path === "/topics" ? query.get("search") ?? "" : "";
-  const [overview, topics] = await Promise.all(
-    [ask("overview", {}, signal), ask("topics", { search: wanted }, signal)]);
+  const [overview, topics, happened] = await Promise.all([
+    ask("overview", {}, signal), ask("topics", { search: wanted }, signal), ask("events", { newest: EVENTS }, signal)]);
   tellWho(overview);
   const rates = ratesOf(overview, topics);
   if (path === "/topics") return [views.topics(topics, rates, wanted, offset), `${count(topics.found)} topics`];
-  return [views.overview(overview, topics, rates), "What the tier holds"];
+  return [views.overview(overview, topics, happened, rates), "What the tier holds"];
 }
 
 function tellWho(overview) {

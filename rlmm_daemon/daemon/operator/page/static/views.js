@@ -1,10 +1,11 @@
 // The page's views: from an answer of the daemon to elements.
 
+import { newest } from "./events.js";
 import { explained, facts, link, short, state, table, WELL } from "./parts.js";
 import { quorum } from "./quorum.js";
 import { ago, bytes, count, make, name, rate, sentence, shown, span } from "./text.js";
 
-export function overview(data, topics, rates) {
+export function overview(data, topics, events, rates) {
   const states = Object.entries(data.metadata_partitions);
   const ready = data.metadata_partitions.ready ?? 0;
   const all = states.reduce((sum, [, number]) => sum + number, 0);
@@ -33,6 +34,7 @@ export function overview(data, topics, rates) {
     ], data.troubles, "No copy failed last, and no removal waits."),
     make("h2", {}, "Topics"),
     ...topicsTable(topics, rates, ""),
+    ...newest(events),
     make("h2", {}, "Copies"),
     table(`Copies that run or wait, ${data.copies.length} of ${data.copies_count}, the oldest first`, [
       ["Partition", (job) => link(explained(job.partition), `c ${job.segment_id}`, short(job.partition))],
