@@ -299,6 +299,9 @@ def _check_together(config: Config) -> Iterator[str]:
     yield from _check_socket_path(config.socket.path)
     if config.admin.listen and int(config.admin.listen.rpartition(":")[2]) > _PORT_MAX:
         yield f'admin.listen = "{config.admin.listen}": a port is at most {_PORT_MAX}'
+    for peer in config.admin.peers:
+        if not 0 < int(peer.rpartition(":")[2]) <= _PORT_MAX or not peer.isascii():
+            yield f'admin.peers has "{peer}": host:port, with a port of 1 to {_PORT_MAX}'
     if config.readiness.strict_stale_after_seconds > config.readiness.stale_after_seconds:
         yield (
             "readiness.strict_stale_after_seconds is above stale_after_seconds: "

@@ -12,7 +12,15 @@ from rlmm_daemon.config.event_log import EmbeddedLog, EventLog
 from rlmm_daemon.config.kafka_log import KafkaLog
 from rlmm_daemon.config.quorum_log import QuorumLog
 from rlmm_daemon.config.remote_storage import NoStorage, Storage
-from rlmm_daemon.config.section import MIB, Count, FilePath, Milliseconds, Seconds, Section
+from rlmm_daemon.config.section import (
+    MIB,
+    Address,
+    Count,
+    FilePath,
+    Milliseconds,
+    Seconds,
+    Section,
+)
 from rlmm_daemon.domain.ids import BrokerId
 
 #: Keys whose change SIGHUP applies.
@@ -238,6 +246,9 @@ class Admin(Section, frozen=True, kw_only=True):
     #: Names under which a browser may ask for the page, besides addresses, localhost and that in
     #: `listen`; those of a proxy before it, for example. /metrics is answered under any.
     hosts: tuple[str, ...] = ()
+    #: `host:port` of other daemons' admin ports, which the page then shows beside this one. Each
+    #: has to answer under that name: an address, or a name in its own `listen` or `hosts`.
+    peers: Annotated[tuple[Address, ...], Meta(max_length=64)] = ()
     #: Topics that /metrics tells apart, the largest first; the rest are counted as "(other)".
     topics_max: Annotated[int, Meta(ge=0, le=1_000)] = 100
 

@@ -14,6 +14,7 @@ from rlmm_daemon.daemon.cleaner.proof import AnnouncedProof, ClusterProof, Topic
 from rlmm_daemon.daemon.cleaner.report import Report
 from rlmm_daemon.daemon.copying.copier import Copier
 from rlmm_daemon.daemon.metadata.manager import Manager
+from rlmm_daemon.daemon.process.runtime import Runtime
 from rlmm_daemon.domain.ids import MetadataPartition
 from rlmm_daemon.wiring.adapters import Storage
 from rlmm_daemon.wiring.options import cleaner_options_of, observer_options_of
@@ -73,6 +74,12 @@ class CleanerRoom:
             leader_of=lambda number: view.facts.leaders.get(number) if view.facts else None,
             observer=self.observer,
         )
+
+    def start(self, runtime: Runtime) -> None:
+        """Begin to clean, and to observe where that is asked for."""
+        runtime.spawn("cleaner", self.cleaner.run())
+        if self.observer is not None:
+            runtime.spawn("cleaner.observer", self.observer.run())
 
 
 @cache

@@ -53,7 +53,7 @@ from rlmm_daemon.wiring.options import (
     manager_options_of,
     server_options_of,
 )
-from rlmm_daemon.wiring.page import page_room
+from rlmm_daemon.wiring.page import fleet_of, page_room
 from rlmm_daemon.wiring.reading import fetcher_of, read_caches_of
 from rlmm_daemon.wiring.recovery import recovery_of
 from rlmm_daemon.wiring.storage_view import storage_view_of
@@ -233,6 +233,7 @@ class Daemon:
         manager.assignment.is_stored_for = server.has_heard_storage_manager
         topics, lag = Topics(manager), CopyLag(manager, config.daemon.log_dirs)
         standing.plugins, standing.copy_lag = server.stats.plugins, lag.facts
+        fleet = fleet_of(config, manager)
         gauges = self._gauges(
             manager, copier, removals, server, topics=topics, fetcher=fetcher, lag=lag
         )
@@ -257,6 +258,7 @@ class Daemon:
                     fetcher=fetcher,
                     removals=removals,
                     metrics=self._metrics,
+                    fleet=fleet,
                     jobs=jobs,
                 ),
             ) as admin,
@@ -267,6 +269,7 @@ class Daemon:
             runtime.spawn("gauges", gauges.run())
             runtime.spawn("topics", topics.run())
             runtime.spawn("copies.lag", lag.run(), may_end=True)
+            runtime.spawn("fleet", fleet.run())
             runtime.spawn("cluster", start.name_cluster(server, manager), may_end=True)
             cluster.start(runtime)
             if kafka is not None:
@@ -276,9 +279,7 @@ class Daemon:
             if copier.late is not None:
                 runtime.spawn("copies.late", copier.late.run())
             if room is not None:
-                runtime.spawn("cleaner", room.cleaner.run())
-                if room.observer is not None:
-                    runtime.spawn("cleaner.observer", room.observer.run())
+                room.start(runtime)
             if caches is not None:
                 runtime.spawn("read caches", caches.run())
             runtime.spawn("admin", start.serve_admin(admin, manager), may_end=True)

@@ -2,13 +2,16 @@
 
 import asyncio
 
+from rlmm_daemon.adapters import peers
 from rlmm_daemon.config import Config
 from rlmm_daemon.daemon.cleaner.report import Report
 from rlmm_daemon.daemon.copying.copier import Copier
 from rlmm_daemon.daemon.metadata.manager import Manager
 from rlmm_daemon.daemon.operator.admin import PageRoom
 from rlmm_daemon.daemon.operator.page.answers import Answers
+from rlmm_daemon.daemon.operator.page.events import EventAnswers
 from rlmm_daemon.daemon.operator.page.files import files
+from rlmm_daemon.daemon.operator.page.fleet import Fleet, FleetAnswers
 from rlmm_daemon.daemon.operator.standing import Standing
 from rlmm_daemon.daemon.operator.topics import Topics
 from rlmm_daemon.daemon.reading.fetcher import Fetcher
@@ -26,9 +29,11 @@ def page_room(
     fetcher: Fetcher | None,
     removals: Report | None,
     metrics: Metrics,
+    fleet: Fleet,
     jobs: asyncio.TaskGroup,
 ) -> PageRoom:
     """Return what the admin port shows a browser."""
+    now_ms = manager.clock.now_ms
     answers = Answers(
         manager,
         standing,
@@ -37,10 +42,19 @@ def page_room(
         metrics=metrics,
         removals=removals,
         fetched=lambda: {} if fetcher is None else fetcher.bytes_by_topic,
-        recent=RECENT.rows,
     )
     return PageRoom(
-        answers={**files(), **answers.paths()},
+        answers={
+            **files(),
+            **answers.paths(),
+            **EventAnswers(RECENT.rows, now_ms).paths(),
+            **FleetAnswers(answers.own, fleet, now_ms).paths(),
+        },
         spawn=lambda work, name: jobs.create_task(work, name=name),
         names=config.admin.hosts,
     )
+
+
+def fleet_of(config: Config, manager: Manager) -> Fleet:
+    """Return the peers that the page shows beside this daemon."""
+    return Fleet(config.admin.peers, peers.ask, manager.clock, manager.bugs)

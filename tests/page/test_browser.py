@@ -4,6 +4,7 @@ Asked for by RLMM_TEST_PAGE=1, since it needs Chromium: `make test-page`. Pictur
 are left in var/page.
 """
 
+import json
 import os
 from collections.abc import AsyncIterator, Iterator
 from itertools import product
@@ -19,9 +20,11 @@ from tests.support.daemon_process import REPOSITORY
 from tests.support.fork_server import ForkServer
 from tests.support.page import FOLLOWS, HOSTILE, LEADS, Copies, copy_of, fill, lines, served
 from tests.support.stocked_daemon import Stocked, free_address, make
+from tests.unit.adapters.test_peers import peer
 from tests.unit.daemon.conftest import rig as rig  # noqa: PLC0414 - a fixture
 from tests.unit.daemon.events import TP, copied, until
 from tests.unit.daemon.following.test_mapped import NEVER
+from tests.unit.daemon.operator.test_fleet import TOLD
 
 pytestmark = [
     pytest.mark.skipif(
@@ -155,6 +158,45 @@ async def test_events_are_shown_as_text_the_newest_among_the_rest_and_all_apart(
         await tab.picture(PICTURES / f"events-{width}-{'dark' if dark else 'light'}.png")
 
 
+async def test_a_fleet_is_shown_with_who_is_dead_and_who_says_what_is_none(rig, tmp_path):
+    said = {
+        **TOLD,
+        "version": HOSTILE[0],
+        "cluster_id": HOSTILE[4],
+        "quorum": {"role": HOSTILE[1], "epoch": 2**53},
+        "wrong": [{"text": each, "command": each} for each in HOSTILE],
+        "wrong_count": 99,
+    }
+    head = b"HTTP/1.1 200 OK\r\n\r\n"
+    async with (
+        rig.manager(snapshots=NEVER) as manager,
+        peer(head + json.dumps(said).encode()) as hostile,
+        peer(head + json.dumps(TOLD).encode()) as well,
+        peer(head + f"<h1>{HOSTILE[1]}</h1>".encode()) as stranger,
+        peer(None) as silent,
+        served(manager, peers=[well, hostile, stranger, silent, "127.0.0.1:1"]) as page,
+        browser(tmp_path / "chromium", "http://{}:{}/".format(*page.address)) as tab,
+    ):
+        await tab.until(SHOWN)
+        await tab.value("document.getElementById('fleet').click()")
+        await tab.until("document.querySelector('h1')?.textContent === 'Fleet'")
+        await tab.until("document.querySelector('main').textContent.includes('no answer in 2 s')")
+        rows = {row[0]: row for row in await rows_of(tab, "Daemons")}
+        wrong = {each: row[1] for each, row in rows.items()}
+        assert (rows[well][2], wrong[well]) == ("2", "nothing")
+        assert rows[hostile][4] == HOSTILE[0]
+        assert "and 94 more" in wrong[hostile]
+        assert wrong[stranger] == "answered with what is no daemon's standing"
+        assert wrong["127.0.0.1:1"] == "not reached: Connection refused"
+        for width, dark in product((WIDE, NARROW), (False, True)):
+            await tab.look(width, dark=dark)
+            assert await tab.value("document.documentElement.scrollWidth") <= width
+            assert await tab.value(CONTRAST) >= 4.5
+            await no_harm(tab)
+            await tab.picture(PICTURES / f"fleet-{width}-{'dark' if dark else 'light'}.png")
+        assert tab.complaints == []
+
+
 @pytest.mark.parametrize(
     ("told", "voters"),
     [
@@ -223,7 +265,7 @@ async def test_a_topic_and_an_offset_are_found_by_the_keyboard_alone(tab):
     await tab.look(WIDE, dark=False)
     await tab.key("Tab", 9)
     assert await tab.value("document.activeElement.id") == "skip"
-    for wanted in ("#/", "topic"):
+    for wanted in ("#/", "fleet", "topic"):
         await tab.key("Tab", 9)
         at = "document.activeElement.id || document.activeElement.getAttribute('href')"
         assert await tab.value(at) == wanted
@@ -292,7 +334,8 @@ async def test_a_daemon_that_is_gone_is_said_and_what_was_seen_stays(tab):
 @pytest.fixture
 def it(tmp_path: Path) -> Iterator[Stocked]:
     with ForkServer() as forks:
-        stocked = make(tmp_path, forks, {"admin.listen": free_address()})
+        here = free_address()
+        stocked = make(tmp_path, forks, {"admin.listen": here, "admin.peers": f'["{here}"]'})
         with stocked.daemon:
             yield stocked
 
@@ -324,4 +367,9 @@ async def test_a_real_daemon_shows_what_it_copied_and_which_copy_failed(it, tmp_
         text = await tab.value("document.querySelector('main').textContent")
         assert said["sentence"].replace("`", "") in text
         await tab.picture(PICTURES / "daemon-explain.png")
+        await tab.value("location.hash = '#/fleet'; 1")
+        await tab.until("document.querySelectorAll('tbody tr').length === 2")
+        mine, peer_of_itself = await rows_of(tab, "Daemons")
+        assert peer_of_itself[0] == listen
+        assert peer_of_itself[1:5] == mine[1:5] == ["nothing", "1", "rlmm-demo-cluster", "0.1.0"]
         assert tab.complaints == []

@@ -6,13 +6,16 @@ from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
+from rlmm_daemon.adapters.peers import ask
 from rlmm_daemon.core.explain.facts import CopyFailure
 from rlmm_daemon.core.fold.cache import PartitionCache
 from rlmm_daemon.daemon.copying.progress import RunningCopy
 from rlmm_daemon.daemon.metadata.manager import Manager
 from rlmm_daemon.daemon.operator.admin import AdminServer, PageRoom, Ready
 from rlmm_daemon.daemon.operator.page.answers import Answers
+from rlmm_daemon.daemon.operator.page.events import EventAnswers
 from rlmm_daemon.daemon.operator.page.files import files
+from rlmm_daemon.daemon.operator.page.fleet import Fleet, FleetAnswers
 from rlmm_daemon.daemon.operator.standing import Standing
 from rlmm_daemon.daemon.operator.topics import Topics
 from rlmm_daemon.domain.ids import TopicId, TopicIdPartition
@@ -117,21 +120,34 @@ def fill(manager: Manager, names: Iterable[str]) -> list[TopicIdPartition]:
 async def served(
     manager: Manager,
     copies: Copies | None = None,
+    *,
     names: tuple[str, ...] = (),
     log_facts: Mapping[str, Any] | None = None,
     recent: Sequence[Line] = (),
+    peers: Sequence[str] = (),
 ) -> AsyncIterator[Any]:
     """Serve the page of a manager; yields the server, and what it was made of."""
     copier: Any = Copies() if copies is None else copies
     topics = Topics(manager)
     await topics.take()
     standing = Standing(manager, copier=copier, log_facts=lambda: log_facts or {})
+    fleet = Fleet(peers, ask, manager.clock, manager.bugs)
+    now_ms = manager.clock.now_ms
     answers = Answers(
-        manager, standing, topics, copier=copier, metrics=Metrics(), recent=lambda: recent
+        manager,
+        standing,
+        topics,
+        copier=copier,
+        metrics=Metrics(),
     )
     async with asyncio.TaskGroup() as jobs:
         room = PageRoom(
-            answers={**files(), **answers.paths()},
+            answers={
+                **files(),
+                **answers.paths(),
+                **EventAnswers(lambda: recent, now_ms).paths(),
+                **FleetAnswers(answers.own, fleet, now_ms).paths(),
+            },
             spawn=lambda work, name: jobs.create_task(work, name=name),
             names=names,
         )
@@ -139,4 +155,6 @@ async def served(
             "127.0.0.1:0", Metrics(), lambda: Ready(ready=True), manager.bugs, page=room
         ) as server:
             await server.serve()
+            asking = jobs.create_task(fleet.run())
             yield SimpleNamespace(server=server, topics=topics, address=server.address)
+            asking.cancel()

@@ -338,7 +338,7 @@ level = "loud"
 
 
 def test_a_key_unlike_any_other_is_answered_with_the_list():
-    listed = "admin.xyz is not a key; [admin] has listen, hosts, topics_max"
+    listed = "admin.xyz is not a key; [admin] has listen, hosts, peers, topics_max"
     assert problems(SMALLEST + "[admin]\nxyz = 1") == [listed]
 
 
@@ -417,6 +417,20 @@ def test_an_address_that_is_not_host_and_port_is_refused(listen: str):
 @pytest.mark.parametrize("listen", ["", "localhost:0", "[::1]:9405"])
 def test_host_and_port_or_nothing_is_taken(listen: str):
     assert parse(SMALLEST, [f'admin.listen="{listen}"']).admin.listen == listen
+
+
+@pytest.mark.parametrize(
+    "peer", ["broker-2", "broker-2:0", "b:65536", "b c:1", "\u00fc:1", "x:1\\r"]
+)
+def test_a_peer_that_is_no_address_is_refused(peer):
+    assert "admin.peers" in problems(SMALLEST, f'admin.peers=["{peer}"]')[0]
+
+
+def test_peers_are_addresses_and_not_without_end():
+    both = ("broker-2:9405", "[::1]:9405")
+    assert parse(SMALLEST, [f"admin.peers={list(both)}"]).admin.peers == both
+    many = [f"b{number}:1" for number in range(65)]
+    assert "admin.peers" in problems(SMALLEST, f"admin.peers={many}")[0]
 
 
 def test_relative_paths_are_taken_from_the_working_directory(tmp_path: Path, monkeypatch):

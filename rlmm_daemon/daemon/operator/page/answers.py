@@ -1,15 +1,13 @@
-"""JSON answers for the page: how it stands, topics, partitions, why one answers as it does, events.
+"""JSON answers for the page: how it stands, topics, partitions of one, why one answers as it does.
 
 Sums by topic are those that `topics` took last; whatever walks over user partitions does it in
 turns of the loop.
 """
 
 import heapq
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Final
-
-import msgspec
 
 from rlmm_daemon.core.readiness.states import PartitionState
 from rlmm_daemon.daemon.cleaner.report import Report
@@ -17,23 +15,21 @@ from rlmm_daemon.daemon.copying.copier import Copier
 from rlmm_daemon.daemon.metadata.manager import Manager
 from rlmm_daemon.daemon.metadata.user_partitions import user_partitions
 from rlmm_daemon.daemon.operator.http_get import Page, Query
+from rlmm_daemon.daemon.operator.page.answer import ROWS_MAX, json_page, number_of
+from rlmm_daemon.daemon.operator.page.fleet import PeerStanding, own
 from rlmm_daemon.daemon.operator.page.wrong import faults
 from rlmm_daemon.daemon.operator.selector import exact
 from rlmm_daemon.daemon.operator.standing import Standing
 from rlmm_daemon.daemon.operator.topics import Topics, TopicSums, topic_of
-from rlmm_daemon.domain.errors import InvalidArgument, RlmmError
+from rlmm_daemon.domain.errors import RlmmError
 from rlmm_daemon.domain.ids import TopicIdPartition, uuid_text
 from rlmm_daemon.observability.metrics import Metrics
-from rlmm_daemon.observability.recent import Line
 
-#: Of topics, of a topic's partitions, of copies, and of each kind of trouble.
-ROWS_MAX: Final = 200
+#: Of each kind.
 TROUBLES_MAX: Final = 50
 #: Topics that are looked at in one turn.
 _AT_ONCE: Final = 256
 _TEXT_MAX: Final = 300
-#: Of an offset: any of so many is one.
-_DIGITS_MAX: Final = 18
 
 
 class Answers:
@@ -49,12 +45,11 @@ class Answers:
         metrics: Metrics,
         removals: Report | None = None,
         fetched: Callable[[], Mapping[str, int]] = dict,
-        recent: Callable[[], Sequence[Line]] = list,
     ) -> None:
-        """`fetched` tells bytes by topic; `recent`, log lines, the newest first."""
+        """`fetched` tells bytes by topic."""
         self._manager, self._standing, self._topics = manager, standing, topics
         self._copier, self._metrics, self._removals = copier, metrics, removals
-        self._fetched, self._recent = fetched, recent
+        self._fetched = fetched
 
     def paths(self) -> dict[str, Callable[[Query], Awaitable[Page]]]:
         """Return what answers each path."""
@@ -63,29 +58,18 @@ class Answers:
             "/api/topics": self.topics,
             "/api/topic": self.topic,
             "/api/explain": self.explain,
-            "/api/events": self.events,
         }
 
     async def overview(self, _query: Query) -> Page:
         """How the daemon stands, what runs, what is wrong."""
-        brief = self._standing.brief()
-        copies, sums = brief.pop("copies"), self._topics.known()
-        unsettled = brief.pop("unsettled_copies")
-        partitions = [row async for row in self._metadata_partitions()]
-        totals = {"topics": len(sums), "partitions": 0, "segments": 0, "bytes": 0, "copying": 0}
-        for number, each in enumerate(sums, start=1):
-            totals["partitions"] += each.partitions
-            totals["segments"] += each.finished
-            totals["bytes"] += each.finished_bytes
-            totals["copying"] += each.started
-            if number % _AT_ONCE == 0:
-                await self._manager.turns.wait()
-        return _json(
+        brief, partitions = self._standing.brief(), await self._followed()
+        unsettled, copies = brief.pop("unsettled_copies"), brief.pop("copies")
+        return json_page(
             {
                 **brief,
                 "as_of_ms": self._manager.clock.now_ms(),
                 "summed_at_ms": self._topics.taken_at_ms,
-                "totals": totals,
+                "totals": await self._totals(),
                 "copied_bytes": self._copier.bytes_copied,
                 "fetched_bytes": sum(self._fetched().values()),
                 "copies": sorted(copies, key=lambda job: -job["age_seconds"])[:ROWS_MAX],
@@ -97,6 +81,26 @@ class Answers:
                 "wrong": faults(brief, partitions),
             }
         )
+
+    async def _totals(self) -> dict[str, int]:
+        sums = self._topics.known()
+        totals = {"topics": len(sums), "partitions": 0, "segments": 0, "bytes": 0, "copying": 0}
+        for number, each in enumerate(sums, start=1):
+            totals["partitions"] += each.partitions
+            totals["segments"] += each.finished
+            totals["bytes"] += each.finished_bytes
+            totals["copying"] += each.started
+            if number % _AT_ONCE == 0:
+                await self._manager.turns.wait()
+        return totals
+
+    async def own(self) -> PeerStanding:
+        """Return this daemon's row in a view of several."""
+        brief, totals = self._standing.brief(), await self._totals()
+        return own(brief, totals, faults(brief, await self._followed()))
+
+    async def _followed(self) -> list[dict[str, Any]]:
+        return [row async for row in self._metadata_partitions()]
 
     async def _metadata_partitions(self) -> AsyncGenerator[dict[str, Any], None]:
         """Yield a row for each followed metadata partition, those that are not well first."""
@@ -203,7 +207,7 @@ class Answers:
             }
             for each in best
         ]
-        return _json(
+        return json_page(
             {
                 "as_of_ms": self._manager.clock.now_ms(),
                 "summed_at_ms": self._topics.taken_at_ms,
@@ -234,7 +238,7 @@ class Answers:
                     }
                 )
         status = 200 if rows else 404
-        return _json({"id": wanted, "count": count, "partitions": rows}, status)
+        return json_page({"id": wanted, "count": count, "partitions": rows}, status)
 
     async def explain(self, query: Query) -> Page:
         """Why a user partition, or an offset of it, answers as it does: `rlmm explain`.
@@ -243,23 +247,12 @@ class Answers:
         """
         try:
             partition = exact(query.get("partition", "")[:_TEXT_MAX])
-            offset = _number(query.get("offset"))
+            offset = number_of(query.get("offset"))
             if partition is None or not self._knows(partition):
-                return _json({"error": "this daemon knows no such partition"}, 404)
-            return _json(await self._standing.explain(str(partition), None, offset))
+                return json_page({"error": "this daemon knows no such partition"}, 404)
+            return json_page(await self._standing.explain(str(partition), None, offset))
         except RlmmError as error:
-            return _json({"error": error.message}, 400)
-
-    async def events(self, query: Query) -> Page:
-        """What happened last: troubles and changes of state, as the log says them."""
-        try:
-            newest = _number(query.get("newest"))
-        except InvalidArgument as error:
-            return _json({"error": error.message}, 400)
-        lines = self._recent()
-        shown = lines[: ROWS_MAX if newest is None else min(newest, ROWS_MAX)]
-        now_ms = self._manager.clock.now_ms()
-        return _json({"as_of_ms": now_ms, "count": len(lines), "events": shown})
+            return json_page({"error": error.message}, 400)
 
     def _knows(self, partition: TopicIdPartition) -> bool:
         follow_set = self._manager.fleet.follow_set
@@ -275,19 +268,6 @@ def _place(topic: TopicSums) -> tuple[int, int, str]:
     return topic.finished_bytes, topic.finished, topic.topic
 
 
-def _number(text: str | None) -> int | None:
-    """Return an offset, or a number of rows.
-
-    Raises:
-        InvalidArgument: it is none.
-    """
-    if not text:
-        return None
-    if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX):
-        raise InvalidArgument(f"{text[:_DIGITS_MAX]!r} is no number")
-    return int(text)
-
-
 def _trouble(kind: str, partition: str, message: str, at_ms: int | None) -> dict[str, Any]:
     return {"kind": kind, "partition": partition, "message": message[:_TEXT_MAX], "at_ms": at_ms}
 
@@ -299,7 +279,3 @@ def _samples(metric: Any) -> dict[tuple[str, ...], float]:
         for sample in family.samples
         if not sample.name.endswith("_created")
     }
-
-
-def _json(answer: Mapping[str, Any], status: int = 200) -> Page:
-    return Page(body=msgspec.json.encode(answer), content_type="application/json", status=status)

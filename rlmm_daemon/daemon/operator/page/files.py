@@ -22,6 +22,7 @@ FILES: Final[Mapping[str, str]] = {
     "/parts.js": "parts.js",
     "/quorum.js": "quorum.js",
     "/events.js": "events.js",
+    "/fleet.js": "fleet.js",
     "/text.js": "text.js",
     "/icon.svg": "icon.svg",
 }

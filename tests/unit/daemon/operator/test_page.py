@@ -11,7 +11,8 @@ import pytest
 from rlmm_daemon.core.explain.facts import CopyFailure
 from rlmm_daemon.daemon.operator.http_get import SLOW_AT_ONCE, is_known_host
 from rlmm_daemon.daemon.operator.page import answers as answers_module
-from rlmm_daemon.daemon.operator.page.answers import ROWS_MAX, TROUBLES_MAX
+from rlmm_daemon.daemon.operator.page.answer import ROWS_MAX
+from rlmm_daemon.daemon.operator.page.answers import TROUBLES_MAX
 from rlmm_daemon.daemon.operator.page.files import FILES
 from tests.support.page import HOSTILE, Copies, copy_of, fill, lines, served
 from tests.unit.daemon.events import TP, copied, until

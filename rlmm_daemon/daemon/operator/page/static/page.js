@@ -1,6 +1,7 @@
 // The page: which view is asked for, its data again and again, and where the reader was in it.
 
 import { events } from "./events.js";
+import { fleet } from "./fleet.js";
 import { count, name } from "./text.js";
 import * as views from "./views.js";
 
@@ -63,6 +64,11 @@ async function viewed(signal) {
     return [views.explanation(await ask("explain", asked, signal), offset), "Partition"];
   }
   if (path === "/events") return [events(await ask("events", {}, signal)), "Recent events"];
+  if (path === "/fleet") {
+    const all = await ask("fleet", {}, signal);
+    tellWho(all.daemons[0].told);
+    return [fleet(all), "Fleet"];
+  }
   const wanted = path === "/topics" ? query.get("search") ?? "" : "";
   const [overview, topics, happened] = await Promise.all([
     ask("overview", {}, signal), ask("topics", { search: wanted }, signal), ask("events", { newest: EVENTS }, signal)]);
