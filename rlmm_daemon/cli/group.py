@@ -53,6 +53,9 @@ SECTIONS: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
             "cleanup": Row(
                 f"{_CLI}.look.cleanup", "Show what is being removed, and what is stuck."
             ),
+            "forecast": Row(
+                f"{_CLI}.look.forecast", "Say what topics hold and cost, next month, too."
+            ),
             "export": Row(f"{_CLI}.look.export", "Print every segment as JSON, a line each."),
         },
         "Move": {

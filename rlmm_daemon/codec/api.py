@@ -408,6 +408,7 @@ _ROWS: Final = (
     Method("export", ExportParams, RecordPage, R, Shape.STREAM),
     Method("snapshot_now", MetadataPartitionParams, list[dict[str, Any]], A),
     Method("cleanup", NoParams, dict[str, Any], R),
+    Method("forecast", TopicParams, dict[str, Any], R),
     Method("purge", PurgeParams, dict[str, Any], A),
     Method("topic_pause", PauseParams, dict[str, Any], A),
     Method("topic_resume", PauseParams, dict[str, Any], A),

@@ -236,6 +236,9 @@ class Cleaner(Section, frozen=True, kw_only=True):
     observe: Observe = Observe()
 
 
+Price = Annotated[float, Meta(ge=0, le=1_000_000)]
+
+
 class Admin(Section, frozen=True, kw_only=True):
     """The HTTP port for /metrics, /healthz, /readyz, and a page to look at."""
 
@@ -262,6 +265,19 @@ class Log(Section, frozen=True, kw_only=True):
     format: Literal["auto", "json", "console"] = "auto"
 
 
+class Prices(Section, frozen=True, kw_only=True):
+    """What the storage costs, for `rlmm forecast` and the page. Nobody's prices are built in."""
+
+    #: Three letters, as they are to be shown.
+    currency: Annotated[str, Meta(pattern=r"^[A-Z]{3}$")] = "USD"
+    #: Of a GiB (2^30 bytes) held for a month. Here and below 0 is no price: no such cost is shown.
+    gib_month: Price = 0.0
+    #: Of 1,000 requests that write (PutObject, UploadPart and those around them).
+    thousand_writes: Price = 0.0
+    #: Of 1,000 requests that read (GetObject).
+    thousand_reads: Price = 0.0
+
+
 class Config(Section, frozen=True, kw_only=True):
     """The whole configuration, checked."""
 
@@ -276,6 +292,7 @@ class Config(Section, frozen=True, kw_only=True):
     read: Read = Read()
     cleaner: Cleaner = Cleaner()
     admin: Admin = Admin()
+    prices: Prices = Prices()
     log: Log = Log()
 
     @property

@@ -53,7 +53,7 @@ from rlmm_daemon.wiring.options import (
     manager_options_of,
     server_options_of,
 )
-from rlmm_daemon.wiring.page import fleet_of, page_room
+from rlmm_daemon.wiring.page import fleet_of, forecasts_of, page_room
 from rlmm_daemon.wiring.reading import fetcher_of, read_caches_of
 from rlmm_daemon.wiring.recovery import recovery_of
 from rlmm_daemon.wiring.storage_view import storage_view_of
@@ -170,8 +170,7 @@ class Daemon:
     ) -> None:
         config, runtime = self._config, self._runtime
         bucket = self._storage.bucket if self._storage else None
-        view = cluster.view
-        kafka = adapters.kafka_log_of(config, manager.log)
+        view, kafka = cluster.view, adapters.kafka_log_of(config, manager.log)
         copier = self._copier(manager, jobs, view)
         caches = read_caches_of(
             config,
@@ -201,6 +200,7 @@ class Daemon:
         removals = None if room is None else room.report
         keeper = self._storage_keeper(manager, view)
         standing = self._standing(manager, cluster, copier, removals, keeper=keeper)
+        forecasts = forecasts_of(config, manager, copier, fetcher=fetcher, storage=self._storage)
         operator = Operator(
             manager,
             runtime=runtime,
@@ -209,6 +209,7 @@ class Daemon:
             recovery=recovery_of(config, manager, copier, bucket=bucket, clock=self._clock),
             removals=removals,
             left_behind=None if room else LeftBehind(manager, proof),
+            forecasts=forecasts,
         )
         server = Server(
             server_options_of(config),
@@ -259,6 +260,7 @@ class Daemon:
                     removals=removals,
                     metrics=self._metrics,
                     fleet=fleet,
+                    forecasts=forecasts,
                     jobs=jobs,
                 ),
             ) as admin,

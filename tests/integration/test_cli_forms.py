@@ -26,6 +26,8 @@ TWO_FORMS = (
     "tail",
     "cleanup",
     "purge {topic_id}",
+    "forecast",
+    "forecast orders",
     "pause orders",
     "resume orders",
     "snapshot now",

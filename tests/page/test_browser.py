@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from rlmm_daemon.config.model import Prices
 from rlmm_daemon.core.explain.facts import CopyFailure
 from rlmm_daemon.domain.errors import RlmmError
 from tests.docs.pages import DOCS
@@ -195,6 +196,38 @@ async def test_a_fleet_is_shown_with_who_is_dead_and_who_says_what_is_none(rig, 
             await no_harm(tab)
             await tab.picture(PICTURES / f"fleet-{width}-{'dark' if dark else 'light'}.png")
         assert tab.complaints == []
+
+
+@pytest.mark.parametrize("priced", [False, True])
+async def test_a_topics_next_thirty_days_are_shown_with_costs_if_there_are_prices(
+    rig, tmp_path, priced
+):
+    prices = Prices(currency="EUR", gib_month=1_000_000.0) if priced else None
+    async with rig.manager(snapshots=NEVER) as manager:
+        manager.replace_assignment([TP], [])
+        await until(lambda: manager.lookups.is_ready(TP))
+        for number in range(3):
+            await copied(manager, number, 10 * number, 10 * number + 9)
+        async with (
+            served(manager, prices=prices) as page,
+            browser(tmp_path / "chromium", "http://{}:{}/".format(*page.address)) as tab,
+        ):
+            await tab.until(SHOWN)
+            await tab.value("document.querySelector('main a[data-key^=\"n \"]').click()")
+            await tab.until("document.querySelector('h1')?.textContent === 'Topic orders'")
+            text = await tab.value("document.querySelector('main').textContent")
+            assert "Whole days of history28" in text
+            assert "goes on for 30 days" in text
+            assert ("EUR" in text) == ("Cost of what is held" in text) == priced
+            assert ("No price is configured" in text) != priced
+            for width, dark in product((WIDE, NARROW), (False, True)):
+                await tab.look(width, dark=dark)
+                assert await tab.value("document.documentElement.scrollWidth") <= width
+                assert await tab.value(CONTRAST) >= 4.5
+                if priced:
+                    name = f"forecast-{width}-{'dark' if dark else 'light'}.png"
+                    await tab.picture(PICTURES / name)
+            assert tab.complaints == []
 
 
 @pytest.mark.parametrize(

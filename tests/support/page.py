@@ -7,15 +7,18 @@ from types import SimpleNamespace
 from typing import Any
 
 from rlmm_daemon.adapters.peers import ask
+from rlmm_daemon.config.model import Prices
 from rlmm_daemon.core.explain.facts import CopyFailure
 from rlmm_daemon.core.fold.cache import PartitionCache
 from rlmm_daemon.daemon.copying.progress import RunningCopy
 from rlmm_daemon.daemon.metadata.manager import Manager
 from rlmm_daemon.daemon.operator.admin import AdminServer, PageRoom, Ready
+from rlmm_daemon.daemon.operator.forecasting import Forecasts
 from rlmm_daemon.daemon.operator.page.answers import Answers
 from rlmm_daemon.daemon.operator.page.events import EventAnswers
 from rlmm_daemon.daemon.operator.page.files import files
 from rlmm_daemon.daemon.operator.page.fleet import Fleet, FleetAnswers
+from rlmm_daemon.daemon.operator.page.forecast import ForecastAnswers
 from rlmm_daemon.daemon.operator.standing import Standing
 from rlmm_daemon.daemon.operator.topics import Topics
 from rlmm_daemon.domain.ids import TopicId, TopicIdPartition
@@ -125,12 +128,14 @@ async def served(
     log_facts: Mapping[str, Any] | None = None,
     recent: Sequence[Line] = (),
     peers: Sequence[str] = (),
+    prices: Prices | None = None,
 ) -> AsyncIterator[Any]:
     """Serve the page of a manager; yields the server, and what it was made of."""
     copier: Any = Copies() if copies is None else copies
     topics = Topics(manager)
     await topics.take()
     standing = Standing(manager, copier=copier, log_facts=lambda: log_facts or {})
+    forecasts = Forecasts(manager, copier=copier, prices=prices or Prices())
     fleet = Fleet(peers, ask, manager.clock, manager.bugs)
     now_ms = manager.clock.now_ms
     answers = Answers(
@@ -147,6 +152,7 @@ async def served(
                 **answers.paths(),
                 **EventAnswers(lambda: recent, now_ms).paths(),
                 **FleetAnswers(answers.own, fleet, now_ms).paths(),
+                **ForecastAnswers(forecasts, topics, manager.clock).paths(),
             },
             spawn=lambda work, name: jobs.create_task(work, name=name),
             names=names,

@@ -277,6 +277,14 @@ class Client(Caller):
         result: dict[str, Any] = self._ask("cleanup", api.NoParams(), timeout_seconds)
         return result
 
+    def forecast(
+        self, topic: str | None = None, *, timeout_seconds: float | None = None
+    ) -> dict[str, Any]:
+        """Return what a topic, or each, holds, and its next thirty days: bytes, requests, cost."""
+        params = api.TopicParams(topic)
+        result: dict[str, Any] = self._ask("forecast", params, timeout_seconds, JOB_SECONDS)
+        return result
+
     def purge(
         self,
         topic_id: TopicId,

@@ -21,6 +21,7 @@ from rlmm_daemon.daemon.metadata.on_demand import ON_DEMAND_SECONDS, require_rea
 from rlmm_daemon.daemon.metadata.user_partitions import user_partitions
 from rlmm_daemon.daemon.operator import selector as selectors
 from rlmm_daemon.daemon.operator import tailing
+from rlmm_daemon.daemon.operator.forecasting import Forecasts
 from rlmm_daemon.daemon.operator.mending import LogRepair, Mending
 from rlmm_daemon.daemon.operator.pausing import Pausing
 from rlmm_daemon.daemon.operator.recovering import Recovery
@@ -68,6 +69,7 @@ class Operator:
         recovery: Recovery | None = None,
         removals: Report | None = None,
         left_behind: LeftBehind | None = None,
+        forecasts: Forecasts | None = None,
     ) -> None:
         """Without `repair` the event log has none of its own; without `recovery` no storage is."""
         self._manager = manager
@@ -78,6 +80,7 @@ class Operator:
         self._pausing = Pausing(manager)
         self._removals = removals
         self._left_behind = left_behind
+        self._forecasts = forecasts
 
     # Which partitions.
 
@@ -161,6 +164,19 @@ class Operator:
             for partition in sorted(follower.fold.partitions):
                 async for record in self._listed(partition, None):
                     yield record
+
+    async def forecast(self, topic: str | None) -> dict[str, Any]:
+        """Return what topics hold, and the next thirty days of each, the largest first.
+
+        Raises:
+            NotReady, PartitionFailed and kin: a part of it could not be told whole.
+            StorageNotConfigured: there is nothing to forecast.
+        """
+        if self._forecasts is None:
+            raise StorageNotConfigured
+        for follower in await self._on_demand.whole():
+            require_ready(follower)
+        return await self._forecasts.of(topic)
 
     # What they order.
 

@@ -168,6 +168,7 @@ REQUESTS: Final[dict[str, Request]] = {
         params.metadata_partition
     ),
     "cleanup": lambda services, _params, _caller: services.operator.cleanup(),
+    "forecast": lambda services, params, _caller: services.operator.forecast(params.topic),
     "purge": lambda services, params, _caller: services.operator.purge(
         params.topic_id, execute=params.execute, existing=params.existing
     ),
@@ -233,8 +234,8 @@ _PAGE_PARTITIONS: Final = 1_000
 JOBS: Final = frozenset(
     {
         "copy_log_segment_data", "delete_log_segment_data", "copy_segment", "delete_segment",
-        "segments", "export", "snapshot_now", "partition_rebuild", "log_repair", "log_recover",
-        "purge",
+        "segments", "export", "forecast", "snapshot_now", "partition_rebuild", "log_repair",
+        "log_recover", "purge",
     }
 )  # fmt: skip
 #: Speak of the daemon itself, so they are answered before the cluster is known and while draining.

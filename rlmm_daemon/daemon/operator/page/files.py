@@ -23,6 +23,7 @@ FILES: Final[Mapping[str, str]] = {
     "/quorum.js": "quorum.js",
     "/events.js": "events.js",
     "/fleet.js": "fleet.js",
+    "/forecast.js": "forecast.js",
     "/text.js": "text.js",
     "/icon.svg": "icon.svg",
 }

@@ -232,6 +232,9 @@ class FakeOperator:
     async def cleanup(self):
         return {"removals": []}
 
+    async def forecast(self, topic):
+        return {"topics": [], "asked": topic}
+
     async def purge(self, topic_id, *, execute, existing):
         return {"topic_id": topic_id.hex(), "executed": execute, "existing": existing}
 

@@ -1,6 +1,7 @@
 // The page: which view is asked for, its data again and again, and where the reader was in it.
 
 import { events } from "./events.js";
+import { forecast } from "./forecast.js";
 import { fleet } from "./fleet.js";
 import { count, name } from "./text.js";
 import * as views from "./views.js";
@@ -56,7 +57,9 @@ async function viewed(signal) {
   const { path, query } = route();
   const offset = query.get("offset") ?? "";
   if (path === "/topic") {
-    return [views.topic(await ask("topic", { id: query.get("id") ?? "" }, signal), offset), "Topic"];
+    const wanted = { id: query.get("id") ?? "" };
+    const [found, next] = await Promise.all([ask("topic", wanted, signal), ask("forecast", wanted, signal)]);
+    return [[...views.topic(found, offset), ...forecast(next)], "Topic"];
   }
   if (path === "/explain") {
     const asked = { partition: query.get("partition") ?? "" };
