@@ -2,20 +2,23 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
 from rlmm_daemon.cli.audit import order
 from rlmm_daemon.cli.doctor import report
 from rlmm_daemon.cli.group import Exit
+from rlmm_daemon.cli.quorum.addresses import ADDRESS, DRAWN_VOTER, endpoint_of
 from rlmm_daemon.domain.errors import ConfigError
 from rlmm_daemon.observability.escape import escape_lines
 
 if TYPE_CHECKING:  # imported when it runs: it brings half of the daemon along
     from rlmm_daemon.offline.setup.plan import Plan
+    from rlmm_daemon.offline.setup.quorum import Replica
 
 _STORAGES = ("local", "s3", "none")
+_LOGS: Final[tuple[Literal["kafka", "embedded", "quorum"], ...]] = ("kafka", "embedded", "quorum")
 
 
 @click.command("setup")
@@ -38,9 +41,27 @@ _STORAGES = ("local", "s3", "none")
 @click.option("--prefix", metavar="TEXT", help="In front of the segments' keys.")
 @click.option(
     "--event-log",
-    type=click.Choice(["kafka", "embedded"]),
-    help="Kafka's own topic, or a log of this daemon's for a cluster of one broker.",
+    type=click.Choice(_LOGS),
+    help="Kafka's own topic, a log of this daemon's for a cluster of one broker, or a quorum's.",
 )
+@click.option(
+    "--listen",
+    type=ADDRESS,
+    metavar="HOST:PORT",
+    help="Of --event-log quorum: where this replica listens, if it is none of --voter.",
+)
+@click.option(
+    "--voter",
+    "voters",
+    type=DRAWN_VOTER,
+    multiple=True,
+    metavar="ID@HOST:PORT[:DIRECTORY_ID]",
+    help="Of --event-log quorum: each first voter, by its broker's id. Ids that are left out are "
+    "drawn, and said.",
+)
+@click.option("--quorum-ca", metavar="FILE", help="The quorum's authority, in PEM.")
+@click.option("--quorum-certificate", metavar="FILE", help="This replica's.")
+@click.option("--quorum-key", metavar="FILE", help="Of the certificate.")
 @click.option(
     "--bootstrap", multiple=True, metavar="HOST:PORT", help="More brokers, beside this one."
 )
@@ -84,10 +105,12 @@ def command(file: str, *, execute: bool, **given: Any) -> None:
     broker = planning.read_broker(properties, given["broker_user"])
     present = planning.present(file)
     kept = given["event_log"] or present.get("event_log") or "kafka"
-    if kept not in ("kafka", "embedded"):
+    log = next((each for each in _LOGS if each == kept), None)
+    if log is None:
         raise ConfigError(f"{file}: event_log.kind = {kept!r} is none that setup knows")
     choices = Choices(
-        event_log="embedded" if kept == "embedded" else "kafka",
+        event_log=log,
+        replica=_replica(given, broker.node_id, asked=log == "quorum" != present.get("event_log")),
         storage=_storage(given, present.get("storage")),
         bootstrap=given["bootstrap"],
         principal=given["principal"],
@@ -137,6 +160,30 @@ def _storage(given: dict[str, Any], present: str | None) -> dict[str, Any]:
         if kind == of and key not in keys and present != kind:
             keys[key] = _asked(key.capitalize(), flag)
     return {"kind": kind} | keys
+
+
+def _replica(given: dict[str, Any], node_id: int, *, asked: bool) -> "Replica":
+    """Return what is said of a quorum's replica; `asked`: it has to listen somewhere."""
+    from rlmm_daemon.offline.setup.quorum import Replica
+
+    voters = tuple(voter for voter, _ in given["voters"])
+    ids = {voter.key.id for voter in voters}
+    if len(ids) < len(voters):
+        raise click.UsageError("two --voter have one id")
+    listen = given["listen"]
+    if asked and listen is None and node_id not in ids:
+        listen = endpoint_of(_asked("Where this replica listens, as others reach it", "--listen"))
+    proof = {
+        f"{key}_file": given[f"quorum_{key}"]
+        for key in ("ca", "certificate", "key")
+        if given[f"quorum_{key}"] is not None
+    }
+    return Replica(
+        listen=listen,
+        voters=voters,
+        drawn=any(drawn for _, drawn in given["voters"]),
+        proof=proof,
+    )
 
 
 def _on_terminal() -> bool:

@@ -3,22 +3,25 @@
 import json
 import os
 import pwd
+import shlex
 import socket
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Literal
 
 import pytest
 from click.testing import CliRunner, Result
 
+from deploy.dev.stack.ports import free_ports
 from rlmm_daemon.cli import main, setup
 from rlmm_daemon.client import Client
-from rlmm_daemon.config import load
+from rlmm_daemon.config import QuorumLog, load
 from rlmm_daemon.offline.setup.plan import Places, plan, read_broker
 from rlmm_daemon.offline.setup.settings import Choices
-from tests.support.daemon_process import START_SECONDS, environment
+from tests.support.daemon_process import START_SECONDS, DaemonProcess, environment
 
 ME = pwd.getpwuid(os.geteuid()).pw_name
 SECRET = "hunter2-of-the-broker"
@@ -202,3 +205,79 @@ def test_another_unit_gets_the_brokers_drop_in(host: Host):
     host.rlmm(*host.embedded, "--broker-unit=confluent-kafka.service", "--execute")
     drop_in = host.home / "units" / "confluent-kafka.service.d" / "rlmm.conf"
     assert "After=rlmm-daemon.service" in drop_in.read_text()
+
+
+def quorum(host: Host, *ports: int) -> list[str]:
+    """The flags of a quorum whose first voter is the host's broker."""
+    voters = [f"--voter={node}@127.0.0.1:{port}" for node, port in enumerate(ports, 4)]
+    return ["--event-log=quorum", *voters, *host.embedded[1:]]
+
+
+def formats(said: Result) -> list[list[str]]:
+    """The commands of rlmm quorum format that it says, as words behind `rlmm`."""
+    found = [line.partition("rlmm quorum format ")[2] for line in said.output.splitlines()]
+    return [["quorum", "format", *shlex.split(each)] for each in found if "--execute" in each]
+
+
+def test_a_quorum_is_set_up_by_what_it_says_on_each_host(host: Host):
+    """Every voter gets the same list of ids, and a daemon runs by it."""
+    said = host.rlmm(*quorum(host, *free_ports(3)), "--execute")
+    first, second, third = formats(said)
+    assert [each[each.index("--node-id") + 1] for each in (first, second, third)] == list("456")
+    lists = [[w for w in each if "@" in w] for each in (first, second, third)]
+    assert lists[0] == lists[1] == lists[2]
+    assert len(lists[0]) == 3
+    assert f"rlmm setup ... --voter {lists[0][0]} --voter" in said.output
+    log = load(host.config).event_log
+    assert isinstance(log, QuorumLog)
+    assert log.quorum.listen in lists[0][0]
+    assert len(log.quorum.bootstrap) == 2
+    assert log.quorum.brokers is not None
+    assert log.quorum.brokers.bootstrap == ("localhost:9092",)
+    written = host.files()
+    again = host.rlmm("--execute")
+    assert "nothing to change" in again.output
+    assert "with the first voters (--voter)" in again.output
+    assert host.files() == written
+    assert CliRunner().invoke(main, first).exit_code == 0
+    told = host.rlmm("--execute").output
+    assert "quorum replica" in told
+    assert "quorum format" not in told, "it is formatted"
+
+
+def test_a_daemon_runs_as_the_quorum_of_one_that_was_set_up(host: Host):
+    said = host.rlmm(*quorum(host, *free_ports(1)), "--execute")
+    (command,) = formats(said)
+    assert CliRunner().invoke(main, command).exit_code == 0
+    settings = {"socket.path": "var/rlmm.sock"}
+    with (
+        DaemonProcess(host.home, settings, config=host.config) as daemon,
+        daemon.client() as client,
+    ):
+        deadline = time.monotonic() + START_SECONDS
+        while (told := client.status()["log"]["quorum"]).get("role") != "leader":
+            assert time.monotonic() < deadline, told
+            time.sleep(0.05)  # another process rings no bell
+        assert told["replica"] == 4
+
+
+def test_a_broker_that_is_no_voter_joins(host: Host):
+    voter = f"--voter=1@127.0.0.1:{free_ports(1)[0]}:AQEBAQEBAQEBAQEBAQEBAQ"
+    flags = ["--event-log=quorum", voter, *host.embedded[1:]]
+    assert "--listen is missing" in host.rlmm(*flags).output
+    said = host.rlmm(*flags, "--listen=127.0.0.1:9", "--execute")
+    ((*_, join, _, topic_id, _),) = formats(said)
+    assert join == "--join"
+    assert len(topic_id) == 22
+    assert "ids were drawn" not in said.output
+
+
+def test_beyond_loopback_a_quorum_gets_certificates_that_are_asked_for(host: Host):
+    flags = [*quorum(host, 1)[:1], "--listen=10.0.0.1:9393", *host.embedded[1:]]
+    said = host.rlmm(*flags, "--execute")
+    home = host.config.parent
+    for name in ("quorum-ca.pem", "quorum.pem", "quorum.key"):
+        assert f"put what belongs there into {home / name}" in said.output
+    given = host.rlmm("--listen=10.0.0.2:9393", "--quorum-ca=/elsewhere/ca.pem")
+    assert '+listen = "10.0.0.2:9393"' in given.output, "who says where it listens has moved it"
+    assert "elsewhere" not in given.output, "what proves who it is is one whole"

@@ -1,6 +1,7 @@
 """Addresses and voters as they are typed, and the options that several commands share."""
 
 import functools
+import os
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -9,7 +10,7 @@ import msgspec
 
 from rlmm_daemon.core.raft.voters import Endpoint, ReplicaKey, Voter
 from rlmm_daemon.domain.errors import InvalidArgument
-from rlmm_daemon.domain.ids import uuid_bytes
+from rlmm_daemon.domain.ids import UUID_BYTES, uuid_bytes, uuid_text
 
 #: The listener under whose name replicas tell each other their addresses.
 LISTENER: Final = "QUORUM"
@@ -45,6 +46,18 @@ def voter_of(text: str) -> Voter:
     return Voter(key, (endpoint_of(address),))
 
 
+def drawn_voter_of(text: str) -> tuple[Voter, bool]:
+    """Return the voter of ID@HOST:PORT[:DIRECTORY_ID], and whether its directory's id was drawn.
+
+    Raises:
+        InvalidArgument: it names none.
+    """
+    port = text.rpartition(":")[2]
+    if port.isdecimal() and len(port) <= len(str(_PORT_MAX)):
+        return voter_of(f"{text}:{uuid_text(os.urandom(UUID_BYTES))}"), True
+    return voter_of(text), False
+
+
 class _Typed(click.ParamType[Any]):
     """A value that one of the functions above reads."""
 
@@ -64,6 +77,7 @@ class _Typed(click.ParamType[Any]):
 
 ADDRESS: Final = _Typed("HOST:PORT", endpoint_of)
 VOTER: Final = _Typed("VOTER", voter_of)
+DRAWN_VOTER: Final = _Typed("VOTER", drawn_voter_of)
 UUID: Final = _Typed("ID", uuid_bytes)
 
 

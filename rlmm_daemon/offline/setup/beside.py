@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from rlmm_daemon.adapters.storage.s3 import probe
-from rlmm_daemon.config import Config, KafkaLog, LocalStorage, S3Storage
+from rlmm_daemon.config import Config, KafkaLog, LocalStorage, QuorumLog, S3Storage
 from rlmm_daemon.offline.setup.broker import Broker
 
 #: Of these the units' sandbox shows nothing, or something else.
@@ -29,28 +29,35 @@ UNIT_OF_PACKAGE: Final = "kafka"
 
 def acls(config: Config, broker: Broker, principal: str) -> str | None:
     """Return a script that gives the daemon its rights; None where nobody asks for rights."""
-    if not isinstance(config.event_log, KafkaLog) or not broker.authorizes:
+    log = config.event_log
+    of_quorum = isinstance(log, QuorumLog) and log.quorum.brokers is not None
+    if not (isinstance(log, KafkaLog) or of_quorum) or not broker.authorizes:
         return None
     add = (
         f'kafka-acls.sh --bootstrap-server {shlex.quote(broker.address)} "$@" --add '
         f"--allow-principal {shlex.quote(principal)}"
     )
-    topic = f"--topic {shlex.quote(config.event_log.kafka.topic)}"
-    operations = ("Read", "Write", "Describe", "DescribeConfigs")
-    granted = [
-        " ".join([topic, *(f"--operation {each}" for each in operations)]),
-        f"{topic} --operation Create",
-    ]
+    granted, mind = list[str](), list[str]()
+    if isinstance(log, KafkaLog):
+        topic = f"--topic {shlex.quote(log.kafka.topic)}"
+        operations = ("Read", "Write", "Describe", "DescribeConfigs")
+        granted += [
+            " ".join([topic, *(f"--operation {each}" for each in operations)]),
+            f"{topic} --operation Create",
+        ]
+        mind.append("# Create may be taken back once the topic is there.")
     if config.assignment.mode == "discover":
         granted.append("--topic '*' --operation Describe --operation DescribeConfigs")
-    if config.cleaner.observe.enabled:
+    elif of_quorum:
+        granted.append("--topic '*' --operation Describe")
+    if of_quorum or config.cleaner.observe.enabled:
         granted.append("--cluster --operation Describe")
     return "\n".join(
         [
             "#!/bin/sh",
             "# Rights of the RLMM daemon in Kafka. Once for the cluster, by its administrator:",
             "#   sh acls.sh --command-config admin.properties",
-            "# Create may be taken back once the topic is there.",
+            *mind,
             "set -e",
             *(f"{add} {each}" for each in granted),
             "",

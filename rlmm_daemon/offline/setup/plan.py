@@ -14,9 +14,17 @@ from typing import Final
 
 import msgspec
 
-from rlmm_daemon.config import Config, EmbeddedLog, KafkaLog, LocalStorage, S3Storage, parse
+from rlmm_daemon.config import (
+    Config,
+    EmbeddedLog,
+    KafkaLog,
+    LocalStorage,
+    QuorumLog,
+    S3Storage,
+    parse,
+)
 from rlmm_daemon.domain.errors import ConfigError
-from rlmm_daemon.offline.setup import beside
+from rlmm_daemon.offline.setup import beside, quorum
 from rlmm_daemon.offline.setup.broker import (
     META,
     Account,
@@ -182,7 +190,7 @@ def plan(broker: Broker, choices: Choices, places: Places) -> Plan:
         if isinstance(config.storage, LocalStorage) and not Path(config.storage.directory).is_dir()
         else None
     )
-    left = [*_left(config, broker, places, given)]
+    left = [*_left(config, broker, places, given, choices.replica)]
     if missing is not None and _is_mount(config, present or ""):
         left.insert(0, f"mount {missing}, which is not there and is no new directory to be made")
         missing = None
@@ -204,6 +212,8 @@ def _log_to_copy(present: str, wanted: str, file: str) -> str | None:
     before, after = (kinds(text).get("event_log") for text in (present, wanted))
     if before == after or before not in ("kafka", "embedded"):
         return None
+    if after == "quorum":
+        return f"{_TAKE_ALONG}: docs/quorum.md"
     new = shlex.quote(parse(wanted, source=file).event_log_directory)
     if before == "kafka":
         return (
@@ -287,10 +297,15 @@ def _units(config: Config, broker: Broker, places: Places) -> Iterator[PlannedFi
 
 
 def _left(
-    config: Config, broker: Broker, places: Places, given: dict[str, str | None]
+    config: Config,
+    broker: Broker,
+    places: Places,
+    given: dict[str, str | None],
+    replica: quorum.Replica,
 ) -> Iterator[str]:
     """Say what nobody but a person can do, in its order."""
     yield from _secrets(config)
+    yield from quorum.left(config, replica)
     yield from _unreadable(broker)
     if not Path(places.jar).is_file():
         yield f"install the plugin's jar as {places.jar} (package rlmm-kafka-plugin)"
@@ -325,6 +340,8 @@ def _secrets(config: Config) -> Iterator[str]:
             security.key_file,
             security.key_password_file,
         ]
+    if isinstance(config.event_log, QuorumLog):
+        wanted += quorum.secrets(config.event_log)
     if isinstance(config.storage, S3Storage):
         wanted += [
             config.storage.access_key_id_file,

@@ -11,16 +11,27 @@ from tomlkit.items import Table
 
 from rlmm_daemon.config import from_properties
 from rlmm_daemon.domain.errors import ConfigError
+from rlmm_daemon.offline.setup import quorum
 from rlmm_daemon.offline.setup.broker import LISTENER_KEY, Broker
 
 _KAFKA: Final = "event_log.kafka"
 _SECURITY: Final = f"{_KAFKA}.security"
 _REPLICAS: Final = f"{_KAFKA}.admin.replication_factor"
+_BROKERS: Final = "event_log.quorum.brokers"
 #: Best first.
 _MECHANISMS: Final = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
 _REPLICAS_DEFAULT: Final = 3
 #: Whoever is there already stays.
-_ADDED_TO: Final = (f"{_KAFKA}.bootstrap", "socket.rights.write.users")
+_ADDED_TO: Final = (
+    f"{_KAFKA}.bootstrap",
+    f"{_BROKERS}.bootstrap",
+    f"{quorum.SECTION}.bootstrap",
+    "socket.rights.write.users",
+)
+#: What is there stands, but where replicas listen, which whoever says it has changed.
+_STANDS: Final = (f"{_KAFKA}.", f"{_BROKERS}.", f"{quorum.SECURITY}.")
+#: Each whole: half of one way to prove who one is says nothing beside half of another.
+_WHOLE: Final = (f"{_SECURITY}.", f"{_BROKERS}.security.", f"{quorum.SECURITY}.")
 _KINDS: Final = ("event_log.kind", "storage.kind")
 HEAD: Final = "# Written by rlmm setup, which changes its own keys only. docs: configuration.md.\n"
 
@@ -28,7 +39,9 @@ HEAD: Final = "# Written by rlmm setup, which changes its own keys only. docs: c
 class Choices(msgspec.Struct, frozen=True, kw_only=True):
     """What no file of the broker's says."""
 
-    event_log: Literal["kafka", "embedded"] = "kafka"
+    event_log: Literal["kafka", "embedded", "quorum"] = "kafka"
+    #: Of a quorum's log.
+    replica: quorum.Replica = quorum.Replica()
     #: Keys of `[storage]`, `kind` among them.
     storage: Mapping[str, Any] = msgspec.field(default_factory=dict)
     #: Addresses of more brokers.
@@ -46,7 +59,8 @@ def settings(broker: Broker, choices: Choices) -> dict[str, Any]:
     """Return dotted keys and their values.
 
     Raises:
-        ConfigError: an embedded log was chosen, and nothing says which cluster it is for.
+        ConfigError: a log without Kafka's topic was chosen, and nothing says which cluster it is
+            for.
     """
     found: dict[str, Any] = {"daemon.broker_id": broker.node_id}
     if broker.cluster_id is not None:
@@ -56,14 +70,18 @@ def settings(broker: Broker, choices: Choices) -> dict[str, Any]:
         found["daemon.state_dir"] = choices.state_dir
     if choices.socket:
         found["socket.path"] = choices.socket
-    if choices.event_log == "embedded":
-        if broker.cluster_id is None:
-            raise ConfigError(
-                "an embedded log needs cluster.id: format the broker's log.dirs first"
-            )
-        found |= {"event_log.kind": "embedded", "event_log.single_broker": True}
-    else:
-        found |= {"event_log.kind": "kafka"} | _kafka(broker, choices)
+    if choices.event_log != "kafka" and broker.cluster_id is None:
+        kind = "an embedded" if choices.event_log == "embedded" else "a quorum's"
+        raise ConfigError(f"{kind} log needs cluster.id: format the broker's log.dirs first")
+    found["event_log.kind"] = choices.event_log
+    match choices.event_log:
+        case "embedded":
+            found["event_log.single_broker"] = True
+        case "quorum":
+            found |= quorum.settings(broker.node_id, choices.replica, choices.home)
+            found |= _brokers(broker, choices)
+        case "kafka":
+            found |= _kafka(broker, choices)
     found |= {f"storage.{key}": value for key, value in choices.storage.items()}
     if broker.account is not None:
         found["socket.rights.write.users"] = [broker.account.user]
@@ -94,6 +112,15 @@ def _kafka(broker: Broker, choices: Choices) -> dict[str, Any]:
     return found
 
 
+def _brokers(broker: Broker, choices: Choices) -> dict[str, Any]:
+    """Return what connects a quorum's daemon to the brokers, as it would connect to their topic."""
+    return {
+        key.replace(_KAFKA, _BROKERS, 1): value
+        for key, value in _kafka(broker, choices).items()
+        if key == f"{_KAFKA}.bootstrap" or key.startswith(f"{_SECURITY}.")
+    }
+
+
 def _mechanism(broker: Broker) -> str:
     """Return the best mechanism that the listener takes and the daemon knows."""
     name = f"listener.name.{broker.listener.lower()}.sasl.enabled.mechanisms"
@@ -117,15 +144,17 @@ def merged(text: str, wanted: Mapping[str, Any]) -> str:
         if before not in (None, wanted.get(f"{section}.kind", before)):
             del document[section]
     present = _flat(document)
-    secured = any(key.startswith(f"{_SECURITY}.") for key in present)
+    decided = tuple(whole for whole in _WHOLE if any(key.startswith(whole) for key in present))
+    if present.get("event_log.single_broker") is True:
+        decided += (f"{_BROKERS}.",)  # the only broker tells its daemon itself
     for key, value in wanted.items():
-        if secured and key.startswith(f"{_SECURITY}."):
-            continue  # one whole: half of another says nothing
+        if key.startswith(decided):
+            continue
         stands = present.get(key)
         if key in _ADDED_TO and stands is not None:
             new = [*dict.fromkeys([*stands, *value])]
         else:
-            new = stands if key.startswith(f"{_KAFKA}.") and stands is not None else value
+            new = stands if key.startswith(_STANDS) and stands is not None else value
         if new != stands:
             *parents, leaf = key.split(".")
             _table(document, parents)[leaf] = new
