@@ -190,7 +190,7 @@ def plan(broker: Broker, choices: Choices, places: Places) -> Plan:
         if isinstance(config.storage, LocalStorage) and not Path(config.storage.directory).is_dir()
         else None
     )
-    left = [*_left(config, broker, places, given, choices.replica)]
+    left = [*_left(config, broker, places, given, replica=choices.replica)]
     if missing is not None and _is_mount(config, present or ""):
         left.insert(0, f"mount {missing}, which is not there and is no new directory to be made")
         missing = None
@@ -301,6 +301,7 @@ def _left(
     broker: Broker,
     places: Places,
     given: dict[str, str | None],
+    *,
     replica: quorum.Replica,
 ) -> Iterator[str]:
     """Say what nobody but a person can do, in its order."""
