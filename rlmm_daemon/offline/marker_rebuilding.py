@@ -41,13 +41,9 @@ from rlmm_daemon.domain.ids import MetadataPartition, SegmentId, TopicId, uuid_b
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState
 from rlmm_daemon.observability.logging import beside_answers
 from rlmm_daemon.offline.log_contents import first_of
-from rlmm_daemon.offline.verification import (
-    LogReader,
-    kept_marker,
-    missed_segments,
-    reading,
-    rows_of,
-)
+from rlmm_daemon.offline.log_readers import LogReader, reading
+from rlmm_daemon.offline.quorum.replica_log import Event, Standing
+from rlmm_daemon.offline.verification import kept_marker, missed_segments, rows_of
 from rlmm_daemon.ports.event_log import LogIdentity, LogMissing, LogMoved
 from rlmm_daemon.ports.storage import Conflict, ControlObject, RemoteStorage
 from rlmm_daemon.reconcile import storage_time
@@ -78,6 +74,8 @@ class Outcome(msgspec.Struct, kw_only=True):
     damaged: dict[int, str] = msgspec.field(default_factory=dict)
     #: Whether the state directory's copy contradicts the rows.
     copy_differs: bool = False
+    #: What is known of the quorum's replica that was read; None where the log was read whole.
+    replica: Standing | None = None
     #: Why the state directory's copy can't be read; None if it can, or there is none.
     copy_unread: str | None = None
     #: Whether a hold on everything is put into it: the former one may have had holds.
@@ -139,6 +137,9 @@ async def _run(
                 if await log.read_on(history, damaged) > 0:
                     trimmed.append(number)
                 _needs_of(history, needs, evidence.finished)
+                for offset, value in log.unsettled(MetadataPartition(number)):
+                    history.take(offset, value)
+                _needs_of(history, needs, evidence.finished)  # either may turn out to be true
                 missed += await missed_segments(config, MetadataPartition(number))
             evidence.finished.update(each.segment_id for each in missed)
             evidence.named.update(number for number in needs.values() if number is not None)
@@ -152,6 +153,7 @@ async def _run(
                 require_some_seen(evidence, made.bucket.name)  # before a prefix is asked for
             outcome = _outcome(evidence, present, damage, kept, trimmed=trimmed, damaged=damaged)
             outcome.copy_unread = copy_unread
+            outcome.replica = log.standing
             if outcome.needed and not objects_are_gone:
                 require_some_seen(evidence, made.bucket.name)
             wanted = _marker(outcome.rows, [present, kept], cluster_id, log.identity)
@@ -191,6 +193,12 @@ class _Gone:
         """Read nothing; return an offset behind the first event."""
         del damaged
         return history.fold.position + 1
+
+    standing = None
+
+    def unsettled(self, number: MetadataPartition) -> Sequence[Event]:
+        del number
+        return ()
 
 
 @contextlib.asynccontextmanager

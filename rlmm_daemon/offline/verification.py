@@ -3,19 +3,15 @@
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Iterable, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
 import msgspec
 
-from rlmm_daemon.adapters.event_log.embedded import compacted_files
-from rlmm_daemon.adapters.event_log.embedded import files as embedded
-from rlmm_daemon.adapters.event_log.embedded.identity import read_identity
-from rlmm_daemon.adapters.event_log.embedded.verify import pieces
 from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.adapters.os.disk import LocalDisk
-from rlmm_daemon.codec import batches, custom_metadata, marker
-from rlmm_daemon.config import Config, EmbeddedLog
+from rlmm_daemon.codec import custom_metadata, marker, records
+from rlmm_daemon.config import Config
 from rlmm_daemon.core.disposal.findings import RULES, Ages, Finding, lacks_nearly_all
 from rlmm_daemon.core.disposal.inventory import History, Inventory, Row
 from rlmm_daemon.core.fold.fold import Fold
@@ -27,22 +23,20 @@ from rlmm_daemon.daemon.base.state_directory import StateDirectory
 from rlmm_daemon.daemon.bucket.bucket import Bucket
 from rlmm_daemon.domain.errors import (
     InvalidArgument,
-    LogCorrupt,
     Malformed,
-    NotReady,
     RlmmError,
     StorageNotConfigured,
     StorageUnavailable,
 )
-from rlmm_daemon.domain.ids import MetadataPartition, uuid_text
-from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState
-from rlmm_daemon.offline.log_contents import KAFKA, first_of, opened
+from rlmm_daemon.domain.ids import MetadataPartition, TopicIdPartition, uuid_text
+from rlmm_daemon.domain.segment import SegmentMetadata, SegmentSnapshot, SegmentState
+from rlmm_daemon.offline.log_contents import first_of
 from rlmm_daemon.offline.log_ends import expected
-from rlmm_daemon.ports.disk import Disk
-from rlmm_daemon.ports.event_log import NO_EPOCH, EventLog, LogIdentity, LogMissing, LogMoved
+from rlmm_daemon.offline.log_readers import reading
+from rlmm_daemon.offline.quorum.replica_log import Event, Standing
+from rlmm_daemon.ports.event_log import LogIdentity, LogMissing, LogMoved
 from rlmm_daemon.ports.storage import RemoteStorage
 from rlmm_daemon.wiring import adapters
-from rlmm_daemon.wiring.log_alone import require_readable
 
 #: A prefix of ours in the bucket that holds no segments.
 CONTROL: Final = "_rlmm/"
@@ -65,6 +59,10 @@ class Verified(msgspec.Struct, kw_only=True):
     lacking: dict[int, str] = msgspec.field(default_factory=dict)
     #: Why nothing is said of incomplete uploads; None where they were listed.
     uploads_unlisted: str | None = None
+    #: What is known of the quorum's replica that was read; None where the log was read whole.
+    replica: Standing | None = None
+    #: Findings that are not told, since events that are not settled, or not known, may end them.
+    untold: int = 0
     #: The bucket or directory that was listed.
     storage: str = ""
     #: Finished segments of the log, and those of them whose .log is missing, of every topic.
@@ -82,20 +80,6 @@ class Verified(msgspec.Struct, kw_only=True):
                 "before you know (docs/recovery.md)"
             )
         return "A segment that is nowhere any more is ended by: rlmm delete TOPIC-PARTITION SEGMENT"
-
-
-class LogReader(Protocol):
-    """A log that is only read."""
-
-    @property
-    def identity(self) -> LogIdentity:
-        """Which log it is."""
-
-    async def read_on(self, history: History, damaged: dict[int, str] | None = None) -> int:
-        """Read from the history's position to the end of now; return where the log begins.
-
-        Given `damaged`, invalid batches of files are passed over, and the first one is put there.
-        """
 
 
 def run(config: Config, topic: str | None) -> Verified:
@@ -133,7 +117,7 @@ async def _run(config: Config, topic: str | None) -> Verified:
         raise StorageNotConfigured('storage.kind is "none": there is nothing to verify')
     storage = made.backend
     try:
-        found = Verified(storage=made.bucket.name)
+        found, doubted = Verified(storage=made.bucket.name), set[TopicIdPartition]()
         inventory, ages = await _listed(storage, made.bucket, config, found)
         async with reading(config) as log:
             present = await made.bucket.peek()
@@ -152,9 +136,18 @@ async def _run(config: Config, topic: str | None) -> Verified:
                 rows = list(inventory.compared(history, ages))
                 if any(row.judged.confirm for row in rows):
                     await log.read_on(history)
-                found.rows += [row for row in rows if await _stands(storage, row, history)]
+                rows = [row for row in rows if await _stands(storage, row, history)]
+                doubted |= _partitions_of(log.unsettled(MetadataPartition(number)))
+                found.rows += rows
+            found.replica = log.standing
         found.missing = sum(row.judged.kind is Finding.MISSING_OBJECT for row in found.rows)
-        found.rows += [*inventory.orphans(ages), *inventory.strangers()]
+        orphans = list(inventory.orphans(ages))
+        if found.replica is not None and not found.replica.whole:
+            found.untold, orphans = len(orphans), []
+        found.rows += orphans
+        sure = [row for row in found.rows if row.name is None or row.name.partition not in doubted]
+        found.untold += len(found.rows) - len(sure)
+        found.rows = [*sure, *inventory.strangers()]
         if topic is not None:
             found.rows = [row for row in found.rows if _is_of(row, topic)]
         return found
@@ -300,6 +293,17 @@ def _require_layouts(history: History, inventory: Inventory) -> None:
             )
 
 
+def _partitions_of(events: Iterable[Event]) -> set[TopicIdPartition]:
+    """Return the partitions that some events name."""
+    found = set[TopicIdPartition]()
+    for _, value in events:
+        with contextlib.suppress(Malformed):
+            event = records.decode(value or b"")
+            if not isinstance(event, SegmentSnapshot):
+                found.add(event.partition)
+    return found
+
+
 def _is_of(row: Row, topic: str) -> bool:
     return row.name is not None and row.name.partition.topic == topic
 
@@ -327,121 +331,3 @@ def _require_same_cluster(present: marker.BucketMarker | None, identity: LogIden
             f"the storage belongs to cluster {present.cluster_id!r}, the log to "
             f"{identity.cluster_id!r}"
         )
-
-
-@contextlib.asynccontextmanager
-async def reading(config: Config) -> AsyncIterator[LogReader]:
-    """Open the configured log for reading; beside a daemon that runs, or without one.
-
-    Raises:
-        LogMissing: there is none.
-        ConfigError: it is a quorum's.
-    """
-    require_readable(config)
-    if isinstance(config.event_log, EmbeddedLog):
-        disk = LocalDisk()
-        try:
-            identity = await read_identity(disk, config.event_log_directory)
-            if identity is None:
-                raise LogMissing(f"{config.event_log_directory} holds no event log")
-            yield _Files(disk, config.event_log_directory, identity)
-        finally:
-            disk.close()
-        return
-    async with opened(config, KAFKA, None) as log:
-        yield _Topic(log)
-
-
-class _Topic:
-    """Kafka's metadata topic."""
-
-    def __init__(self, log: EventLog) -> None:
-        assert log.identity is not None, "open"
-        self._log, self.identity = log, log.identity
-
-    async def read_on(self, history: History, damaged: dict[int, str] | None = None) -> int:
-        del damaged  # another replica may lead, whose batches are whole
-        number = history.fold.partition
-        ranges = await self._log.end_offsets([number])
-        if number not in ranges:
-            raise NotReady(f"the end of metadata partition {number} is not known now")
-        start, end = ranges[number].start, ranges[number].end
-        fold, began = history.fold, history.fold.position
-        at = max(fold.position, start)
-        epoch = fold.leader_epoch if at == fold.position else NO_EPOCH
-        if at < end:
-            async with contextlib.aclosing(self._log.follow(number, at, epoch=epoch)) as found:
-                async for batch in found:
-                    _require_one_form(history, began, batch.dropped_to)
-                    for offset, value in batch.records:
-                        history.take(offset, value)
-                    history.fold.advance(batch.next_offset, batch.leader_epoch)
-                    if batch.next_offset >= end:
-                        break
-        return start
-
-
-class _Files:
-    """An embedded log's files, of a daemon that perhaps runs: only whole batches are taken."""
-
-    def __init__(self, disk: Disk, directory: str, identity: LogIdentity) -> None:
-        self._disk, self._directory, self.identity = disk, directory, identity
-
-    async def read_on(self, history: History, damaged: dict[int, str] | None = None) -> int:
-        began = history.fold.position
-        home = embedded.partition_directory(self._directory, history.fold.partition)
-        files = await compacted_files.segment_files(self._disk, home)
-        bases = [base for base, _ in files]
-        end = bases[0] if bases else 0
-        for base, path in files:
-            if end < base:
-                _damaged(
-                    path, f"it begins at {base}, the file before ends at {end}", history, damaged
-                )
-            buffer, end = await compacted_files.read(self._disk, path), max(end, base)
-            for piece in pieces(buffer, base):
-                end = max(end, piece.next_offset)
-                if piece.found:
-                    dropped = [each.next_offset for each in piece.found if each.compacted]
-                    _require_one_form(history, began, max(dropped, default=0))
-                    _take(history, buffer[piece.position : piece.end])
-                elif base != bases[-1] or piece.end < len(buffer):
-                    where = f"{path} at byte {piece.position}"
-                    _damaged(where, piece.reason, history, damaged)
-        return bases[0] if bases else 0
-
-
-def _damaged(where: str, why: str, history: History, damaged: dict[int, str] | None) -> None:
-    """Note what is wrong with the log, where that is wanted.
-
-    Raises:
-        LogCorrupt: it is not.
-    """
-    number = history.fold.partition
-    if damaged is None:
-        raise LogCorrupt(
-            f"{where}: {why}; a daemon that stands on a snapshot may not have read it yet, then "
-            f"run: rlmm partition rebuild {number} (it says what mends the log); else: rlmm log "
-            f"repair {number}"
-        )
-    damaged.setdefault(number, f"{where}: {why}")
-
-
-def _require_one_form(history: History, began: int, dropped_to: int) -> None:
-    """Make sure that nothing was dropped since an earlier reading: it may be the end of that.
-
-    `began` is how far that had read; 0: there was none.
-
-    Raises:
-        NotReady: the log was compacted meanwhile.
-    """
-    if 0 < began < dropped_to:
-        number = history.fold.partition
-        raise NotReady(f"metadata partition {number} was compacted meanwhile: ask again")
-
-
-def _take(history: History, buffer: bytes) -> None:
-    for batch in batches.split(buffer):
-        for offset, value in batches.records_of(batch):
-            if offset >= history.fold.position:
-                history.take(offset, value)

@@ -25,6 +25,7 @@ from rlmm_daemon.ports.storage import ProbeResult
 
 if TYPE_CHECKING:
     from rlmm_daemon.offline.marker_rebuilding import Outcome
+    from rlmm_daemon.offline.verification import Verified
 
 
 @click.group("storage")
@@ -77,11 +78,15 @@ def verify(file: str, overrides: tuple[str, ...], topic: str | None, *, as_json:
     anything of high severity was found, data that consumers can't read, or if the log lacks events
     that nobody accepted as lost: what is called an orphan may be theirs then.
 
-    --json: {objects, segments, trimmed, lacking: {metadata partition: what}, uploads_unlisted,
-    advice, counts: {kind: rows}, findings: [{kind, severity, partition, segment_id, key, facts,
-    meaning, action}]}; uploads_unlisted is
-    null, or why nothing is said of incomplete uploads; advice, where objects are missing, says
-    whether that may be another bucket or directory, or which command ends such a segment.
+    A quorum's log is read from this daemon's replica, as far as it is settled: by a leader's word,
+    or by what daemons had read. Without a leader no orphan is called one.
+
+    --json: {objects, segments, trimmed, lacking: {metadata partition: what}, replica: null or
+    {directory, settled, end, whole, unsettled}, untold, uploads_unlisted, advice, counts: {kind:
+    rows}, findings: [{kind, severity, partition, segment_id, key, facts, meaning, action}]};
+    uploads_unlisted is null, or why nothing is said of incomplete uploads; advice, where objects
+    are missing, says whether that may be another bucket or directory, or which command ends such a
+    segment.
     """
     config = load(file, overrides)
     # Imported late: it brings the rooms of the daemon along.
@@ -97,6 +102,8 @@ def verify(file: str, overrides: tuple[str, ...], topic: str | None, *, as_json:
                 "segments": found.segments,
                 "trimmed": found.trimmed,
                 "lacking": found.lacking,
+                "replica": None if found.replica is None else asdict(found.replica),
+                "untold": found.untold,
                 "uploads_unlisted": found.uploads_unlisted,
                 "advice": found.advice(),
                 "counts": {kind.value: count for kind, count in counts.items()},
@@ -107,18 +114,7 @@ def verify(file: str, overrides: tuple[str, ...], topic: str | None, *, as_json:
         objects = phrases.number(found.objects, "object")
         segments = phrases.number(found.segments, "segment")
         click.echo(f"{objects} compared with {segments} of the log")
-        if found.trimmed:
-            click.echo("The log's beginning is gone in parts: an orphan there may be no orphan.")
-        for number, what in found.lacking.items():
-            click.echo(
-                f"Metadata partition {number}: the log lacks events: {what}. An orphan of it"
-            )
-            click.echo(
-                "      may be a live segment's. Next: rlmm partitions; one that is ready stands on"
-            )
-            click.echo(
-                f"      a snapshot: rlmm partition rebuild {number} (it says what mends the log)"
-            )
+        _show_doubts(found)
         if found.uploads_unlisted is not None:
             click.echo(f"Incomplete uploads were not looked for: {found.uploads_unlisted}")
         columns = ("severity", "kind", "partition", "segment_id", "key", "facts")
@@ -129,7 +125,7 @@ def verify(file: str, overrides: tuple[str, ...], topic: str | None, *, as_json:
             click.echo(f"{kind.value}: {RULES[kind].meaning}; {RULES[kind].action}")
         if (advice := found.advice()) is not None:
             click.echo(advice)
-        if not rows and not found.lacking:
+        if not rows and not found.lacking and not found.untold:
             click.echo("They agree.")
     if found.lacking or any(RULES[kind].severity is Severity.HIGH for kind in counts):
         raise click.exceptions.Exit(Exit.TROUBLE)
@@ -171,11 +167,12 @@ def rebuild_marker(
     is put beside the new one. Daemons that run go on by themselves. Where no copy says which losses
     were accepted, a hold keeps everything that may have been held. Where the event log is gone as
     well, the copy alone tells, and all that is there is held: rlmm log restore comes next. Damage
-    in the log's files is passed over, and told: rlmm log repair comes next.
+    in the log's files is passed over, and told: rlmm log repair comes next. Of a quorum's log this
+    daemon's replica is read, and damage in that ends it.
 
     --json: {present, layouts: [{number, prefix, named, found, sources}], unplaced: {prefix:
-    segments}, trimmed, damaged: {metadata partition: place}, copy_differs, copy_unread, holds_all,
-    needed, written, former}. Exit code 0 either way.
+    segments}, trimmed, damaged: {metadata partition: place}, replica, copy_differs, copy_unread,
+    holds_all, needed, written, former}. Exit code 0 either way.
     """
     config = load(file, overrides)
     told = dict(_layout(text) for text in layouts)
@@ -189,6 +186,7 @@ def rebuild_marker(
         )
     if as_json:
         fields = asdict(outcome)
+        fields["replica"] = None if outcome.replica is None else asdict(outcome.replica)
         show_json({"present": fields.pop("present"), "layouts": fields.pop("rows")} | fields)
         return
     _show_evidence(outcome)
@@ -207,6 +205,24 @@ def rebuild_marker(
         click.echo(f"      {config.daemon.state_dir}/marker.json before it starts again.")
 
 
+def _show_doubts(found: "Verified") -> None:
+    """Say what of the log was not there to be compared."""
+    if found.trimmed:
+        click.echo("The log's beginning is gone in parts: an orphan there may be no orphan.")
+    for number, what in found.lacking.items():
+        click.echo(f"Metadata partition {number}: the log lacks events: {what}. An orphan of it")
+        click.echo(
+            "      may be a live segment's. Next: rlmm partitions; one that is ready stands on"
+        )
+        click.echo(
+            f"      a snapshot: rlmm partition rebuild {number} (it says what mends the log)"
+        )
+    said = None if found.replica is None else found.replica.told()
+    if said is not None:
+        click.echo(f"{said[0].upper()}{said[1:]}.")
+        click.echo(f"      Not told: {phrases.number(found.untold, 'finding')} that may be none.")
+
+
 def _show_evidence(outcome: "Outcome") -> None:
     click.echo(f"_rlmm/marker.json: {outcome.present}")
     columns = ("layout", "prefix", "segments", "found", "said by")
@@ -217,6 +233,9 @@ def _show_evidence(outcome: "Outcome") -> None:
         click.echo(f"{phrases.number(count, 'unfinished copy')} under {prefix!r}, in no layout")
     if outcome.trimmed:
         click.echo("The log's beginning is gone in parts: it may have named further layouts.")
+    if outcome.replica is not None and not outcome.replica.whole:
+        click.echo(f"No leader says whether {outcome.replica.directory} has all of the quorum's")
+        click.echo("      log: events that it lacks may have named further layouts.")
     for number, place in outcome.damaged.items():
         click.echo(f"The log is damaged, and may have named further layouts: {place}.")
         click.echo(f"      Next, once the marker is there: rlmm log repair {number}")

@@ -19,6 +19,7 @@ from rlmm_daemon.offline import (
     log_adoption,
     log_contents,
     log_naming,
+    log_readers,
     marker_rebuilding,
     verification,
 )
@@ -110,7 +111,7 @@ def simulated(life: Life, world: World) -> Iterator[None]:
         )
 
     with contextlib.ExitStack() as stack:
-        for module in (files_alone, log_adoption, log_alone, log_naming, verification):
+        for module in (files_alone, log_adoption, log_alone, log_naming, log_readers, verification):
             stack.enter_context(mock.patch.object(module, "LocalDisk", disk))
         # Tasks begin in the order in which they were made; not on the simulated loop.
         stack.enter_context(mock.patch.object(log_contents, "_IN_FLIGHT", 1))

@@ -22,7 +22,6 @@ from rlmm_daemon.offline import (
 )
 from rlmm_daemon.offline.finding import CheckResult
 from rlmm_daemon.offline.quorum import checkup as checkup_quorum
-from rlmm_daemon.offline.verification import reading
 from rlmm_daemon.wiring.log_alone import log_alone
 from tests.support.quorum import CALM, CLUSTER_ID, Quorum, quorum_of_ours
 
@@ -141,12 +140,7 @@ async def _alone(config: Config) -> None:
         pass
 
 
-async def _reading(config: Config) -> None:
-    async with reading(config):
-        pass
-
-
-@pytest.mark.parametrize("command", [_alone, _reading])
+@pytest.mark.parametrize("command", [_alone])
 async def test_a_command_that_would_read_it_says_what_does(
     tmp_path: Path, command: Callable[[Config], Coroutine[Any, Any, None]]
 ) -> None:

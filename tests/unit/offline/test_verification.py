@@ -9,7 +9,8 @@ from rlmm_daemon.core.storage.layout import Layout
 from rlmm_daemon.domain.errors import LogCorrupt
 from rlmm_daemon.domain.ids import MetadataPartition, SegmentId, TopicId
 from rlmm_daemon.domain.segment import SegmentState
-from rlmm_daemon.offline.verification import _Files, _Topic, list_uploads, roots
+from rlmm_daemon.offline.log_readers import _Files, _Topic
+from rlmm_daemon.offline.verification import list_uploads, roots
 from rlmm_daemon.ports.event_log import LogIdentity
 from tests.support.memory_log import MemoryEventLog, MemoryLogStore
 from tests.unit.adapters.storage.s3.scripted_s3 import ScriptedS3, refuses, storage_on
