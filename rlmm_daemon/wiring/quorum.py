@@ -4,7 +4,8 @@ import asyncio
 import errno
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Final
 
 import msgspec
@@ -14,6 +15,9 @@ from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.adapters.os.disk import LocalDisk
 from rlmm_daemon.adapters.quorum.authentication.principals import Principal
 from rlmm_daemon.adapters.quorum.client import QuorumClient
+from rlmm_daemon.adapters.quorum.event_log import QuorumLogOptions
+from rlmm_daemon.adapters.quorum.event_log.checkpointer import Checkpointer
+from rlmm_daemon.adapters.quorum.event_log.folding import Folding
 from rlmm_daemon.adapters.quorum.files.formatted import (
     TOPIC,
     note_abandoned,
@@ -33,6 +37,7 @@ from rlmm_daemon.daemon.process.systemd import Notifier
 from rlmm_daemon.domain.errors import (
     ConfigError,
     HistoryLost,
+    RlmmError,
     StorageUnavailable,
 )
 from rlmm_daemon.domain.ids import uuid_text
@@ -133,12 +138,40 @@ async def _replica(disk: LocalDisk, options: QuorumProcess) -> None:
     try:
         async with running(disk, clock, replica, acceptor=acceptor, dialer=dialer) as node:
             _tell(node, options, topic_id)
-            await stop.wait()
+            async with checkpoints_of(node):
+                await stop.wait()
             _log.info("stopping", handing_over=_leads(node))
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
     _log.info("stopped")
+
+
+@asynccontextmanager
+async def checkpoints_of(node: Node) -> AsyncIterator[None]:
+    """Bound the log of a replica that no daemon reads, as long as the block lasts.
+
+    Nothing is compacted: what is needed no more only a daemon's own folds tell.
+    """
+    options = QuorumLogOptions()
+    folding = Folding(options, lambda *_: None, lambda _: None)
+    checkpointer = Checkpointer(folding, options)
+    folding.attach(node)
+
+    async def fold() -> None:
+        await folding.run()
+        try:
+            folding.require_whole()
+        except RlmmError as error:  # who votes and serves goes on
+            _log.error("quorum_checkpoint_failed", why=error.message)
+
+    async with asyncio.TaskGroup() as tasks:
+        running = [tasks.create_task(fold()), tasks.create_task(checkpointer.run(node))]
+        try:
+            yield
+        finally:
+            for each in running:
+                each.cancel()
 
 
 def _tell(node: Node, options: QuorumProcess, topic_id: bytes) -> None:

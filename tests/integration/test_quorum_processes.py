@@ -12,13 +12,27 @@ import pytest
 from click.testing import CliRunner
 
 from deploy.dev.stack.ports import free_ports
+from rlmm_daemon.adapters.os.disk import LocalDisk
 from rlmm_daemon.adapters.quorum.client import Description, QuorumClient
 from rlmm_daemon.adapters.quorum.files.formatted import TOPIC
+from rlmm_daemon.adapters.quorum.files.layout import Layout
 from rlmm_daemon.cli import main
 from rlmm_daemon.cli.quorum import seen as seen_module
+from rlmm_daemon.codec.kraft.record_key import (
+    FOUNDING,
+    GRANT,
+    NONCE_BYTES,
+    RecordKey,
+    pack_count,
+    pack_key,
+)
+from rlmm_daemon.codec.state_files import Position
+from rlmm_daemon.core.disposal.inventory import History
+from rlmm_daemon.core.fold.fold import Fold
 from rlmm_daemon.core.raft.forcing import FORCED_STEP
 from rlmm_daemon.domain.errors import OutcomeUnknown
-from rlmm_daemon.domain.ids import uuid_text
+from rlmm_daemon.domain.ids import MetadataPartition, uuid_text
+from rlmm_daemon.offline.quorum.replica_log import ReplicaLog
 from tests.support.quorum_processes import CLUSTER, QuorumProcesses
 from tests.unit.adapters.quorum.certificates import Authority
 
@@ -409,3 +423,55 @@ def test_a_directory_is_formatted_once(tmp_path: Path):
     run = rlmm(*first, "--execute")
     assert run.exit_code == 78
     assert "is formatted already" in run.stderr
+
+
+async def test_a_replica_without_a_daemon_bounds_its_log(tmp_path: Path) -> None:
+    """It makes checkpoints, its log begins behind the older one, and it goes on from there."""
+    with QuorumProcesses(tmp_path) as quorum:
+        await asyncio.to_thread(quorum.format, 1)
+        quorum.start(1)
+        client = quorum.client(seconds=30.0)
+        nonce = bytes(NONCE_BYTES)
+        await client.submit([(pack_key(RecordKey(FOUNDING, 1, 0, 0)), pack_count(3))])
+        await client.submit([(pack_key(RecordKey(GRANT, 1, 1, 0)), nonce)])
+        home, serial = quorum[1].directory / f"{TOPIC}-0", 0
+
+        point = quorum[1].directory / "log-start-offset-checkpoint"
+        start = point.read_text()
+        while point.read_text() == start:
+            assert serial < 100, "two checkpoints are due after 42 MB"
+            serial += 1
+            key = pack_key(RecordKey(serial % 3, 1, 1, serial))
+            await client.submit([(key, b"%d " % serial + bytes(1000 * 1000))])
+        assert len(list(home.glob("*.checkpoint"))) == 2, "the beginning's has gone"
+        assert await asyncio.to_thread(quorum[1].stop) == 0
+        quorum.start(1)
+        await asyncio.to_thread(quorum.join, 2)
+        quorum.start(2)
+        serial += 1
+        key = pack_key(RecordKey(serial % 3, 1, 1, serial))
+        end = await client.submit([(key, b"after")]) + 1
+        seen = await quorum.until(
+            lambda seen: [each.end for each in seen.observers] == [end], "an observer has all"
+        )
+        assert seen.high_watermark == end
+        disk = LocalDisk()
+        read = ReplicaLog(
+            disk, Layout(str(quorum[1].directory), TOPIC), ask=_nobody, read_to=_nothing
+        )
+        await read.open()
+        ends = [0, 0, 0]
+        for number in range(3):
+            history = History(Fold(MetadataPartition(number), 3))
+            await read.read_on(history)
+            ends[number] = history.fold.position
+        disk.close()
+        assert sum(ends) == serial, "each is there, in the checkpoint or behind it"
+
+
+async def _nobody(_: object) -> None:
+    return None
+
+
+async def _nothing(_: object) -> dict[int, Position]:
+    return {}
