@@ -188,3 +188,27 @@ def test_another_replicas_directory_ends_the_start(tmp_path: Path, forks: ForkSe
     daemon.start()
     assert daemon.ended() == 78
     assert "formatted as replica 2, and this is the daemon of broker 1" in daemon.last_words()
+
+
+def test_a_side_without_a_majority_that_is_started_anew_waits_and_says_for_whom(
+    three: QuorumDaemons,
+) -> None:
+    """Nobody vouches for what it has until a leader does: it is not ready, which is never empty."""
+    write(three[3], 1)
+    until(lambda: holds(three[3], {1}), "it is there")
+    for each in (1, 2, 3):
+        assert three[each].stop() == 0
+    three[3].start()
+    until(lambda: three.standing(3)["role"] in {"prospective", "candidate"}, "nobody leads")
+    with three[3].client(timeout_seconds=10) as client:
+        for ask in (
+            lambda: client.list_remote_log_segments(PARTITIONS[1]),
+            lambda: client.remote_log_segment_metadata(PARTITIONS[1], LeaderEpoch(1), Offset(150)),
+        ):
+            with pytest.raises(NotReady, match="hears of the voters 3, not 1, 2; 2 of 3 have to"):
+                ask()
+    explained = " ".join(three[3].rlmm("explain", str(PARTITIONS[1])).stdout.split())
+    assert "No look-up is answered before a leader says" in explained
+    assert "hears 3 (voters 1, 2, 3; 2 decide)" in three[3].rlmm("status").stdout
+    three[1].start()
+    until(lambda: holds(three[3], {1}), "with a majority it answers, without another start")

@@ -113,6 +113,16 @@ def _delete(f: Facts, state: SegmentState) -> str:
     return f"rlmm delete {evidence.argument(f)} {f.count(state).oldest_id}"
 
 
+def _lookups(f: Facts) -> str:
+    """What a side without a majority answers: what it had read before, and nothing else."""
+    if f.log_open:
+        return "Look-ups are answered as long as what was read is fresh enough"
+    return (
+        "No look-up is answered before a leader says what this daemon, which started meanwhile, "
+        "has to have read"
+    )
+
+
 def _reasons(counts: Iterable[tuple[str, int]]) -> str:
     return ", ".join(f"{reason} {count:,}" for reason, count in sorted(counts))
 
@@ -204,9 +214,9 @@ NOTICES: Final = (
         name="quorum_takes_no_writes",
         applies=lambda f: bool(f.leaderless),
         sentence=lambda f: (
-            f"The quorum takes no writes here: {f.leaderless}. Look-ups are answered as long as "
-            "what was read is fresh enough; copies and deletes hear storage_unavailable until "
-            "most voters hear each other again, which needs no restart."
+            f"The quorum takes no writes here: {f.leaderless}. {_lookups(f)}; copies and deletes "
+            "hear storage_unavailable until most voters hear each other again, which needs no "
+            "restart."
         ),
         command=lambda _: "rlmm status",
     ),
