@@ -8,7 +8,15 @@ import structlog
 
 from rlmm_daemon import __version__
 from rlmm_daemon.adapters.os import scheduling
-from rlmm_daemon.config import Config, KafkaLog, LocalStorage, NoStorage, S3Storage, Storage
+from rlmm_daemon.config import (
+    Config,
+    KafkaLog,
+    LocalStorage,
+    NoStorage,
+    QuorumLog,
+    S3Storage,
+    Storage,
+)
 from rlmm_daemon.daemon.bucket.bucket import Bucket
 from rlmm_daemon.daemon.cleaner.cluster_view import ClusterView
 from rlmm_daemon.daemon.metadata.manager import Manager
@@ -35,14 +43,20 @@ _READY_LOOK_SECONDS = 0.2
 def tell_start(config: Config) -> None:
     """Say who starts, and where all of it is: the first line of a daemon's life."""
     daemon, log, storage = config.daemon, config.event_log, config.storage
-    kafka = log.kafka.bootstrap if isinstance(log, KafkaLog) else None
+    match log:
+        case KafkaLog(kafka=kafka):
+            at: object = kafka.bootstrap
+        case QuorumLog():
+            at = config.quorum_directory
+        case _:
+            at = config.event_log_directory
     logger.info(
         "starting",
         version=__version__,
         broker_id=daemon.broker_id,
         cluster_id=daemon.cluster_id,
         event_log=log.__struct_config__.tag,
-        event_log_at=kafka or config.event_log_directory,
+        event_log_at=at,
         storage=storage.__struct_config__.tag,
         storage_at=_place(storage),
         socket=config.socket.path,

@@ -259,6 +259,9 @@ def test_a_daemon_runs_as_the_quorum_of_one_that_was_set_up(host: Host):
             assert time.monotonic() < deadline, told
             time.sleep(0.05)  # another process rings no bell
         assert told["replica"] == 4
+        assert f'"event_log_at":"{host.home}/state/quorum"' in daemon.output.read_text().replace(
+            '": "', '":"'
+        )
 
 
 def test_a_broker_that_is_no_voter_joins(host: Host):

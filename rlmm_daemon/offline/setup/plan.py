@@ -16,7 +16,6 @@ import msgspec
 
 from rlmm_daemon.config import (
     Config,
-    EmbeddedLog,
     KafkaLog,
     LocalStorage,
     QuorumLog,
@@ -320,7 +319,7 @@ def _left(
             f"aws s3api put-bucket-lifecycle-configuration --bucket {bucket} "
             f"--lifecycle-configuration file://{places.given}/lifecycle.json"
         )
-    if isinstance(config.event_log, EmbeddedLog) and broker.protocol != "PLAINTEXT":
+    if not config.shares_log and broker.protocol != "PLAINTEXT":
         yield (
             f"the plugin asks listener {broker.listener} how many brokers there are: repeat its "
             "settings as rlmm.config.remote.log.metadata.common.client.* in server.properties"

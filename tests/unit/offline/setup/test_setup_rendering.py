@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from rlmm_daemon.config import Config, parse
+from rlmm_daemon.config import Config, QuorumLog, QuorumSecurity, parse
+from rlmm_daemon.core.raft.voters import Endpoint
 from rlmm_daemon.domain.errors import ConfigError
 from rlmm_daemon.offline.setup import beside
 from rlmm_daemon.offline.setup.broker import Account, Broker, Directory, broker_of, parsed
 from rlmm_daemon.offline.setup.properties import lines, with_lines
+from rlmm_daemon.offline.setup.quorum import Replica
 from rlmm_daemon.offline.setup.settings import Choices, merged, settings
 
 ROOT = Path(__file__).parents[4]
@@ -270,3 +272,46 @@ def test_directories_that_a_unit_cannot_see():
     assert beside.hidden(("/tmp/kraft-combined-logs", "/home/k", "/srv/k", "/tmpfs")) == [
         "/tmp/kraft-combined-logs", "/home/k",
     ]  # fmt: skip
+
+
+def test_a_quorums_daemon_asks_the_brokers_as_it_would_their_topic_and_gets_the_rights_for_that():
+    of = broker(SECURE)
+    text, config = configured(of, event_log="quorum", replica=Replica(listen=at("10.0.0.7")))
+    log = config.event_log
+    assert isinstance(log, QuorumLog)
+    assert log.quorum.security.certificate_file == "/etc/rlmm/quorum.pem"
+    brokers = log.quorum.brokers
+    assert brokers is not None
+    assert brokers.bootstrap == ("b7.example:9094",)
+    assert (brokers.security.protocol, brokers.security.mechanism) == ("SASL_SSL", "SCRAM-SHA-256")
+    script = beside.acls(config, of, "User:rlmm")
+    assert script is not None
+    assert "--topic '*' --operation Describe\n" in script
+    assert "--cluster --operation Describe" in script
+    assert "Create" not in script
+    again, _ = configured(of, text, event_log="quorum")
+    assert again == text
+
+
+def test_the_only_brokers_quorum_asks_nobody_and_what_is_said_of_proof_stands():
+    text = """
+[event_log]
+kind = "quorum"
+single_broker = true
+[event_log.quorum]
+listen = "10.0.0.1:9393"
+[event_log.quorum.security]
+insecure = true
+"""
+    _, config = configured(
+        broker(), text, event_log="quorum", replica=Replica(listen=at("10.0.0.2"))
+    )
+    log = config.event_log
+    assert isinstance(log, QuorumLog)
+    assert log.quorum.listen == "10.0.0.2:9393"
+    assert log.quorum.brokers is None
+    assert log.quorum.security == QuorumSecurity(insecure=True)
+
+
+def at(host: str) -> Endpoint:
+    return Endpoint("QUORUM", host, 9393)

@@ -97,7 +97,7 @@ final class PluginConfig {
         .define(WAITING_MAX, Type.INT, 65_536, Range.between(1, 1_000_000), Importance.LOW,
             "Requests that wait for their turn; more are refused as retriable.")
         .define(SINGLE_BROKER_CHECK, Type.BOOLEAN, true, Importance.LOW,
-            "Refuse to work on a daemon's embedded log in a cluster of several brokers.");
+            "Refuse a daemon's log for one broker (event_log.single_broker) in a cluster of several.");
 
     private final AbstractConfig values;
     private final int brokerId;

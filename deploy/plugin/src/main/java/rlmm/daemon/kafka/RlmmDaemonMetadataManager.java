@@ -85,7 +85,7 @@ public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager, Moni
         Connection connection = new Connection(config, Greeting.METADATA, new Owner(), metrics);
         Caller caller = new Caller(connection, metrics, config.integer(PluginConfig.HOLD_MS));
         String cannotAsk = config.bootstrap() != null ? null
-            : "the daemon keeps an embedded log, and whether this cluster has one broker can't be asked: set"
+            : "the daemon keeps a log for one broker (event_log.single_broker), and how many this cluster has can't be asked: set"
                 + " remote.log.metadata.manager.listener.name in server.properties, or vouch for it with"
                 + " rlmm.config." + PluginConfig.SINGLE_BROKER_CHECK + "=false";
         Allowance deleteHold = new Allowance(config.integer(PluginConfig.DELETE_HOLD_MS));

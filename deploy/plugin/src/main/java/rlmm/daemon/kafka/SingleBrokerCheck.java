@@ -10,8 +10,8 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Whether this broker may use its daemon at all: an embedded log is not replicated, so with a second broker the first
- * leadership change would lose metadata.
+ * Whether this broker may use its daemon at all: a log that is its daemon's alone is not for a cluster of several, where
+ * the first leadership change would lose metadata. It is said to be embedded, whatever keeps it.
  *
  * <p>Closed until the daemon has said what log it keeps and, where that is embedded, the cluster how many brokers it
  * has; the cluster is then asked again every minute. A verdict outlives a lost connection, so that a restarted daemon
@@ -108,8 +108,9 @@ final class SingleBrokerCheck implements AutoCloseable {
         }
         failures = 0;
         if (brokers > 1) {
-            refuse("the daemon keeps an embedded log, which is not replicated, and this cluster has " + brokers
-                + " brokers. Set [event_log] kind = \"kafka\" in the daemon's configuration");
+            refuse("the daemon keeps a log for one broker (event_log.single_broker = true), and this cluster has "
+                + brokers + " brokers. Set [event_log] kind = \"kafka\" in the daemon's configuration; of a quorum,"
+                + " leave single_broker out and name [event_log.quorum.brokers]");
         } else {
             obstacle = null;
         }
@@ -125,7 +126,7 @@ final class SingleBrokerCheck implements AutoCloseable {
         failures++;
         String known = obstacle;
         if (failures >= FAILURES_TOLD && known != null && known.startsWith(UNKNOWN)) {
-            String reason = UNKNOWN + ": it is an embedded one, and how many brokers there are can't be asked ("
+            String reason = UNKNOWN + ": it is for one broker (event_log.single_broker), and how many there are can't be asked ("
                 + plainly(refusal) + "). Where the listener of remote.log.metadata.manager.listener.name wants SASL or"
                 + " TLS, repeat its settings as rlmm.config." + PluginConfig.CLIENT_PREFIX + "*; or vouch for the cluster"
                 + " with rlmm.config." + PluginConfig.SINGLE_BROKER_CHECK + "=false";

@@ -135,7 +135,9 @@ final class FitTest {
             Wait.until("the refusal names its reason", () -> {
                 ReplicaNotAvailableException error = assertThrows(
                     ReplicaNotAvailableException.class, () -> manager.listRemoteLogSegments(ORDERS));
-                return error.getMessage().contains("3 brokers");
+                return error.getMessage().contains("3 brokers")
+                    && error.getMessage().contains("event_log.single_broker")
+                    && error.getMessage().contains("[event_log.quorum.brokers]");
             });
             assertFalse(manager.isReady(ORDERS));
             assertThrows(ReplicaNotAvailableException.class,
