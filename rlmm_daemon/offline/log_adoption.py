@@ -17,7 +17,7 @@ from rlmm_daemon.daemon.bucket.owed import owe
 from rlmm_daemon.daemon.bucket.recorded_log import RecordedLog
 from rlmm_daemon.domain.errors import ConfigError, InTheWay, Malformed, UnsupportedProtocol
 from rlmm_daemon.domain.ids import BrokerId, TopicId, uuid_bytes, uuid_text
-from rlmm_daemon.offline.log_contents import KAFKA
+from rlmm_daemon.offline.log_contents import KAFKA, QUORUM
 from rlmm_daemon.ports.event_log import LogIdentity
 from rlmm_daemon.wiring import adapters
 
@@ -26,7 +26,7 @@ def is_configured(config: Config, name: str) -> bool:
     """Return whether `name` means the log that the configuration gives the daemon."""
     if isinstance(config.event_log, EmbeddedLog):
         return Path(name).resolve() == Path(config.event_log_directory).resolve()
-    return isinstance(config.event_log, KafkaLog) and name == KAFKA
+    return name == (KAFKA if isinstance(config.event_log, KafkaLog) else QUORUM)
 
 
 async def adopt(

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from rlmm_daemon.codec import records
 from rlmm_daemon.codec.state_files import Position
-from rlmm_daemon.config import Config, EmbeddedLog, KafkaLog
+from rlmm_daemon.config import Config, EmbeddedLog, KafkaLog, QuorumLog
 from rlmm_daemon.core.fold.fold import Fold
 from rlmm_daemon.core.fold.outcome import Applied, Outcome, Rejected, Repeated
 from rlmm_daemon.domain.errors import InvalidArgument, RlmmError, SegmentNotFound
@@ -33,6 +34,10 @@ from rlmm_daemon.ports.event_log import (
 from rlmm_daemon.wiring.log_alone import log_alone
 
 KAFKA: Final = "kafka"
+#: As a log's name; a directory of that name is `./quorum`.
+QUORUM: Final = "quorum"
+#: Names of logs that are no directories.
+NAMED: Final = (KAFKA, QUORUM)
 #: Appends in flight; each partition's are in order.
 _IN_FLIGHT: Final = 64
 #: A leader may be elected just now.
@@ -88,13 +93,18 @@ class Contents(msgspec.Struct, kw_only=True):
         return ranges_joined([head, *self.gaps])
 
 
+def may_be_there(name: str) -> bool:
+    """Return whether a log can be opened to see; a directory that is absent would be made."""
+    return name in NAMED or Path(name).is_dir()
+
+
 def require_there(option: str, name: str) -> None:
     """Make sure that a log to be read is there, before anything is made.
 
     Raises:
         InvalidArgument: the directory is absent.
     """
-    if name != KAFKA and not Path(name).is_dir():
+    if not may_be_there(name):
         raise InvalidArgument(f"{option} {name}: there is no such directory", path=name)
 
 
@@ -112,15 +122,16 @@ def require_one_cluster(named: Mapping[str, str | None]) -> None:
 
 @asynccontextmanager
 async def opened(config: Config, name: str, count: int | None) -> AsyncIterator[EventLog]:
-    """Open the log that `name` means: `kafka` of the configuration, or an embedded directory.
+    """Open the log that `name` means: `kafka` or `quorum` of the configuration, or a directory.
 
-    An absent one is made if `count`, its number of partitions, is given.
+    An absent one is made if `count`, its number of partitions, is given. In a quorum this process
+    stands in for the daemon: it runs its replica, and votes.
 
     Raises:
-        InvalidArgument: the configuration has no [event_log.kafka].
+        InvalidArgument: the configuration has no [event_log.kafka], or no [event_log.quorum].
         RlmmError, LogMissing: it can't be opened.
     """
-    async with log_alone(_config_of(config, name, count)) as log:
+    async with log_alone(_config_of(config, name, count), votes=name == QUORUM) as log:
         await log.open(create=count is not None)
         yield log
 
@@ -145,19 +156,27 @@ async def topic_of(config: Config, name: str) -> TopicId | None:
 
 def _config_of(config: Config, name: str, count: int | None) -> Config:
     """Return the configuration with that log in place of its own."""
-    if name != KAFKA:
-        log = EmbeddedLog(single_broker=True, directory=name, partition_count=count or 50)
-        return msgspec.structs.replace(config, event_log=log)
-    if not isinstance(config.event_log, KafkaLog):
-        raise InvalidArgument("the configuration's [event_log] is not of kind kafka")
-    if count is None:
-        return config
-    kafka = config.event_log.kafka
-    admin = msgspec.structs.replace(kafka.admin, partition_count=count)
-    changed = msgspec.structs.replace(kafka, admin=admin)
-    return msgspec.structs.replace(
-        config, event_log=msgspec.structs.replace(config.event_log, kafka=changed)
-    )
+    chosen = config.event_log
+    if name == KAFKA:
+        if not isinstance(chosen, KafkaLog):
+            raise _of_another_kind(KAFKA)
+        if count is None:
+            return config
+        admin = replace(chosen.kafka.admin, partition_count=count)
+        chosen = replace(chosen, kafka=replace(chosen.kafka, admin=admin))
+    elif name == QUORUM:
+        if not isinstance(chosen, QuorumLog):
+            raise _of_another_kind(QUORUM)
+        if count is None:
+            return config
+        chosen = replace(chosen, quorum=replace(chosen.quorum, partition_count=count))
+    else:
+        chosen = EmbeddedLog(single_broker=True, directory=name, partition_count=count or 50)
+    return replace(config, event_log=chosen)
+
+
+def _of_another_kind(kind: str) -> InvalidArgument:
+    return InvalidArgument(f"the configuration's [event_log] is not of kind {kind}")
 
 
 def count_of(log: EventLog) -> int:

@@ -31,6 +31,7 @@ from rlmm_daemon.offline.log_adoption import (
 )
 from rlmm_daemon.offline.log_contents import (
     KAFKA,
+    QUORUM,
     Contents,
     Key,
     append_all,
@@ -202,6 +203,11 @@ def run(
         RlmmError: refused, or cut short; asking again goes on.
     """
     beside_answers()
+    if target == QUORUM:
+        raise InvalidArgument(
+            "a quorum's log is not restored from snapshots: what any of its replicas has is there. "
+            "A daemon that knows more gives it back: rlmm log repair N"
+        )
     if not execute:
         require_there("--to", target)
     try:

@@ -250,6 +250,18 @@ class OwnEpochs(Protocol):
         """Let all that is written from now on, while the log is open, bear an epoch beyond it."""
 
 
+@runtime_checkable
+class Settling(Protocol):
+    """An `EventLog` to which a process that was killed may have records on their way yet."""
+
+    async def settle(self) -> None:
+        """Have whatever this writer sent before in the log by now, or never.
+
+        Raises:
+            UnavailableError: not now.
+        """
+
+
 #: Lets others have their turn of the loop.
 Turn = Callable[[], Awaitable[None]]
 #: Entered, it keeps what was folded of a partition as it is, and says whether the fold that allowed
@@ -314,6 +326,10 @@ def begun(log: EventLog, partition: MetadataPartition, value: bytes) -> asyncio.
 
 class LogMissing(Exception):
     """There is no log where one was known to be."""
+
+
+class LogNotBegun(LogMissing):
+    """What is to keep the log is there, and nobody has written to it yet."""
 
 
 class NoTopicId(Exception):

@@ -28,13 +28,16 @@ def require_readable(config: Config) -> None:
 
 
 @asynccontextmanager
-async def log_alone(config: Config) -> AsyncIterator[EventLog]:
+async def log_alone(config: Config, *, votes: bool = False) -> AsyncIterator[EventLog]:
     """Yield the log, not open yet; it is closed at the end.
 
+    `votes`: of a quorum's log this process runs the daemon's replica, in the daemon's place.
+
     Raises:
-        ConfigError: it is a quorum's, which only its daemons read.
+        ConfigError: it is a quorum's, and this process is not to vote in it.
     """
-    require_readable(config)
+    if not votes:
+        require_readable(config)
     disk = LocalDisk()
     try:
         async with asyncio.TaskGroup() as group:

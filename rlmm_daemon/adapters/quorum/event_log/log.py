@@ -9,7 +9,7 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import structlog
@@ -42,7 +42,7 @@ from rlmm_daemon.ports.event_log import (
     LogBatch,
     LogForeign,
     LogIdentity,
-    LogMissing,
+    LogNotBegun,
     LogRange,
     LogTruncated,
     Steady,
@@ -56,6 +56,7 @@ _log = structlog.get_logger(__name__)
 _PLAIN = Plain()
 #: Of a compaction: it is not known.
 NO_FORM = -1
+T = TypeVar("T")
 
 
 class QuorumLog:
@@ -114,7 +115,8 @@ class QuorumLog:
         `create` lets it begin the log of a quorum that was formatted, and nothing else.
 
         Raises:
-            LogMissing: the directory was not formatted; or no daemon began the quorum's log yet.
+            LogMissing: the directory was not formatted.
+            LogNotBegun: no daemon began the quorum's log yet.
             LogForeign: the quorum is another cluster's.
             HistoryLost, LogCorrupt: the replica's files are damaged, or its quorum left it behind.
             UnsupportedProtocol: a newer version wrote to the log.
@@ -235,6 +237,15 @@ class QuorumLog:
             else:
                 beat = self._options.heartbeat_seconds
                 due = not await self.folding.growth(partition, timeout_seconds=beat)
+
+    async def settle(self) -> None:
+        """Take a new incarnation, which fences what an earlier process sent as this replica.
+
+        Raises:
+            StorageUnavailable: no leader granted it.
+        """
+        self._require_open()
+        await self._within(self.submitter.renew())
 
     async def compact(
         self, partition: MetadataPartition, upto: int, *, turn: Turn, steady: Steady
@@ -363,7 +374,7 @@ class QuorumLog:
                 if count is not None:
                     return count
                 if not create:
-                    raise LogMissing("the quorum is formatted, and no daemon began its log yet")
+                    raise LogNotBegun("the quorum is formatted, and no daemon began its log yet")
                 assert self._leader is not None, "it answered"
                 key = pack_key(RecordKey(FOUNDING, self._node.replica.me.id, 0, 0))
                 await self._leader.submit([(key, pack_count(self._partition_count))])
@@ -372,7 +383,7 @@ class QuorumLog:
                 self.folding.require_whole()
                 await asyncio.sleep(self._options.retry_seconds)
 
-    async def _within(self, work: Awaitable[int]) -> int:
+    async def _within(self, work: Awaitable[T]) -> T:
         try:
             async with asyncio.timeout(self._options.open_seconds):
                 return await work

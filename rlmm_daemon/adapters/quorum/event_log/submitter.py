@@ -60,6 +60,9 @@ class Submitter:
         self._incarnation = 0
         #: Something of the incarnation may or may not be in the log, and nobody waits for it.
         self._in_doubt = True
+        #: Somebody waits for the next incarnation.
+        self._is_asked = False
+        self._renewed = asyncio.Event()
         self._serial = 0
         #: By serial: sent at least once, and not heard of in the fold.
         self._sent: dict[int, _Pending] = {}
@@ -129,6 +132,13 @@ class Submitter:
         self._acknowledged = min(self._acknowledged, known.serial)
         self._bell.set()
 
+    async def renew(self) -> None:
+        """Take the next incarnation: what an older one sent is in the log by then, or never."""
+        self._renewed.clear()
+        self._is_asked = True
+        self._doubt()
+        await self._renewed.wait()
+
     async def finish(self) -> None:
         """Wait until all that was taken was told of."""
         await self._idle.wait()
@@ -164,7 +174,9 @@ class Submitter:
         while True:
             await self._bell.wait()
             try:
-                if self._in_doubt and (self._queue or self._sent or self._incarnation):
+                if self._in_doubt and (
+                    self._queue or self._sent or self._incarnation or self._is_asked
+                ):
                     await self._renew(leader, folding)
                 await self._send(leader)
             except UnavailableError as error:
@@ -223,7 +235,8 @@ class Submitter:
         self._queue.extendleft(reversed(self._sent.values()))
         self._sent.clear()
         self._incarnation, self._serial, self._acknowledged = known.incarnation, 0, 0
-        self._in_doubt = False
+        self._in_doubt = self._is_asked = False
+        self._renewed.set()
 
     def _doubt(self) -> None:
         self._in_doubt = True

@@ -276,6 +276,26 @@ async def test_a_directory_that_is_restored_repeats_nothing(tmp_path: Path) -> N
             ]
 
 
+async def test_a_log_that_settles_takes_nothing_any_more_of_what_an_earlier_life_had_sent(
+    tmp_path: Path,
+) -> None:
+    async with quorum_of_ours(tmp_path, voters=1) as quorum:
+        await quorum.stop(1)
+        async with log_at(quorum, 1) as log:
+            await log.open(create=True)
+            assert await log.append(P0, b"before") == 0
+            incarnation = log.folding.fold.submitters[1].incarnation
+        async with log_at(quorum, 1) as log:
+            await log.open(create=False)
+            await log.settle()
+            late = pack_key(RecordKey(0, 1, incarnation, 2)), b"late"
+            await log._node.submit([late])
+            assert (await log.end_offsets([P0]))[P0].end == 1
+            assert await log.append(P0, b"after") == 1
+            await log.settle()
+            assert await read(log, P0, 0, 2) == [(0, b"before"), (1, b"after")]
+
+
 async def test_two_logs_that_take_themselves_for_one_submitter_lose_nothing(
     tmp_path: Path,
 ) -> None:

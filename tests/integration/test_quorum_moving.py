@@ -1,0 +1,156 @@
+"""A daemon's events from an embedded log into a quorum of one and back: whole, or killed midway."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from rlmm_daemon import config as configuration
+from rlmm_daemon.codec import marker
+from rlmm_daemon.domain.errors import RlmmError
+from rlmm_daemon.domain.segment import SegmentMetadata
+from tests.support import recovery_walk
+from tests.support.fork_server import ForkServer
+from tests.support.log_moving import STEPS, copied, copy, planned
+from tests.support.quorum_daemons import of_one
+from tests.support.quorum_processes import CLUSTER
+from tests.support.stocked_daemon import Stocked, eventually, make
+
+WAYS = pytest.mark.parametrize("kills", [(), STEPS], ids=["whole", "killed at each step"])
+
+
+@dataclass
+class House:
+    """A stocked daemon, and a configuration of it for each kind of log."""
+
+    it: Stocked
+    home: Path
+    quorum: str
+
+    @property
+    def log(self) -> str:
+        return str(self.it.log_dir)
+
+    @property
+    def to_quorum(self) -> tuple[str, ...]:
+        return ("--config", self.quorum, "--from", self.log, "--to", "quorum")
+
+    @property
+    def another(self) -> str:
+        """The configuration of an embedded log in a directory that is not there yet."""
+        return str(self.home / "another.toml")
+
+    @property
+    def back(self) -> tuple[str, ...]:
+        there = ("--from", "quorum", "--to", str(self.home / "another-log"))
+        return ("--config", self.another, "--from-config", self.quorum, *there)
+
+    def start(self, config: str) -> None:
+        """Start the daemon with this configuration, and wait until it answers for both."""
+        self.it.daemon.config = Path(config)  # type: ignore[attr-defined]  # of one with its own
+        self.it.start()
+        for partition in (0, 1):
+            eventually(lambda n=partition: self.it.row(n)["state"], lambda told: told == "ready")
+
+    def stop(self) -> None:
+        assert self.it.daemon.stop() == 0
+
+    def answers(self) -> dict[str, object]:
+        """Return what look-ups say of every offset, and listings of every partition."""
+        found: dict[str, object] = {}
+        with self.it.daemon.client() as client:
+            for partition in self.it.orders:
+                listed = sorted(
+                    client.list_remote_log_segments(partition), key=lambda each: each.segment_id
+                )
+                found[str(partition)] = listed
+                ends = {each.end_offset + 1 for each in listed}
+                for offset in sorted({each.start_offset for each in listed} | ends):
+                    for epoch in sorted({e for s in listed for e in s.segment_leader_epochs}):
+                        asked = f"{partition} {epoch} {offset}"
+                        found[asked] = _looked_up(client, partition, epoch, offset)
+        return found
+
+    def marker(self) -> marker.BucketMarker:
+        return marker.decode_marker((self.it.daemon.remote / marker.MARKER_KEY).read_bytes())
+
+
+def _looked_up(client, partition, epoch, offset) -> SegmentMetadata | str | None:
+    try:
+        return client.remote_log_segment_metadata(partition, epoch, offset)
+    except RlmmError as error:
+        return error.wire_name()
+
+
+@pytest.fixture
+def house(tmp_path: Path, forks: ForkServer) -> Iterator[House]:
+    text = recovery_walk.configuration(tmp_path).read_text()
+    bare = text.replace("partition_count = 3", "")
+    named = {"daemon.cluster_id": CLUSTER}
+    another = named | {"event_log.directory": str(tmp_path / "another-log")}
+    (tmp_path / "quorum").mkdir()
+    files = {
+        "embedded": _toml(text, named),
+        "another": _toml(bare, another),
+        "quorum": _toml(bare, named | of_one(tmp_path / "quorum")),
+    }
+    for name, content in files.items():
+        (tmp_path / f"{name}.toml").write_text(content)
+    leave_out = {"event_log.partition_count": None}
+    it = make(tmp_path, forks, leave_out, tmp_path / "embedded.toml")
+    it.cluster_id = CLUSTER
+    try:
+        it.daemon.start()
+        it.stock()
+        yield House(it, tmp_path, str(tmp_path / "quorum.toml"))
+    finally:
+        it.daemon.kill()
+
+
+def _toml(text: str, settings: dict[str, object]) -> str:
+    overrides = [f"{key}={value}" for key, value in settings.items()]
+    config = configuration.parse(text, overrides)
+    # Below the daemon's own directory: a socket's path has to be short.
+    return configuration.effective_toml(config).replace(config.socket.path, "var/rlmm.sock")
+
+
+@WAYS
+def test_into_a_quorum_of_one_and_back_nothing_is_lost_and_nothing_doubled(
+    house: House, kills: Sequence[str]
+) -> None:
+    it = house.it
+    with it.daemon.client() as client:
+        first = it.copied(0)[0].metadata
+        client.delete_segment(first.partition, first.segment_id)
+    before, segments = house.answers(), len(it.acknowledged)
+    house.stop()
+    names = house.marker().metadata_topic_id
+
+    dry = planned(house.home, *house.to_quorum)
+    events = sum(row["events"] for row in dry)
+    assert events >= 2 * segments
+    assert [row["missing"] for row in dry] == [row["events"] for row in dry]
+    assert not any(row["appended"] or row["target_end"] for row in dry)
+    assert house.marker().metadata_topic_id == names
+    rows = copied(house.home, *house.to_quorum, kills=kills)
+    assert [(row["events"], row["target_end"]) for row in rows] == [
+        (row["events"], row["events"]) for row in dry
+    ], "each once"
+    assert house.marker().metadata_topic_id != names
+    assert not any(row["appended"] for row in copied(house.home, *house.to_quorum))
+    house.start(house.quorum)
+    assert house.answers() == before
+    it.serves(1)
+    it.copy_new(1)
+    after = house.answers()
+    house.stop()
+
+    rows = copied(house.home, *house.back, kills=kills)
+    assert sum(row["events"] for row in rows) == events + 2
+    assert [row["target_end"] for row in rows] == [row["events"] for row in rows]
+    house.start(house.another)
+    assert house.answers() == after
+    it.serves(1)
+    it.copy_new(1, serial=1)
