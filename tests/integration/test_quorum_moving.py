@@ -1,19 +1,20 @@
 """A daemon's events from an embedded log into a quorum of one and back: whole, or killed midway."""
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from rlmm_daemon import config as configuration
+from rlmm_daemon.client import Client
 from rlmm_daemon.codec import marker
 from rlmm_daemon.domain.errors import RlmmError
+from rlmm_daemon.domain.ids import LeaderEpoch, Offset, TopicIdPartition
 from rlmm_daemon.domain.segment import SegmentMetadata
 from tests.support import recovery_walk
 from tests.support.fork_server import ForkServer
-from tests.support.log_moving import STEPS, copied, copy, planned
+from tests.support.log_moving import STEPS, copied, planned
 from tests.support.quorum_daemons import of_one
 from tests.support.quorum_processes import CLUSTER
 from tests.support.stocked_daemon import Stocked, eventually, make
@@ -51,8 +52,9 @@ class House:
         """Start the daemon with this configuration, and wait until it answers for both."""
         self.it.daemon.config = Path(config)  # type: ignore[attr-defined]  # of one with its own
         self.it.start()
-        for partition in (0, 1):
-            eventually(lambda n=partition: self.it.row(n)["state"], lambda told: told == "ready")
+        eventually(
+            lambda: {self.it.row(n)["state"] for n in (0, 1)}, lambda told: told == {"ready"}
+        )
 
     def stop(self) -> None:
         assert self.it.daemon.stop() == 0
@@ -77,9 +79,11 @@ class House:
         return marker.decode_marker((self.it.daemon.remote / marker.MARKER_KEY).read_bytes())
 
 
-def _looked_up(client, partition, epoch, offset) -> SegmentMetadata | str | None:
+def _looked_up(
+    client: Client, partition: TopicIdPartition, epoch: int, offset: int
+) -> SegmentMetadata | str | None:
     try:
-        return client.remote_log_segment_metadata(partition, epoch, offset)
+        return client.remote_log_segment_metadata(partition, LeaderEpoch(epoch), Offset(offset))
     except RlmmError as error:
         return error.wire_name()
 
@@ -109,7 +113,7 @@ def house(tmp_path: Path, forks: ForkServer) -> Iterator[House]:
         it.daemon.kill()
 
 
-def _toml(text: str, settings: dict[str, object]) -> str:
+def _toml(text: str, settings: Mapping[str, object]) -> str:
     overrides = [f"{key}={value}" for key, value in settings.items()]
     config = configuration.parse(text, overrides)
     # Below the daemon's own directory: a socket's path has to be short.

@@ -77,7 +77,7 @@ ELSEWHERE: Mapping[str, str] = MappingProxyType(
         "pause": "integration/test_pause.py: it ends no failure",
         "resume": "integration/test_pause.py",
         "setup": "integration/test_setup.py: it writes a configuration, before there is a daemon",
-        "log copy": "one of its two logs is Kafka's: tests/kafka",
+        "log copy": "integration/test_quorum_moving.py and tests/kafka: it ends no failure",
         "reconcile run": "on Spark: tests/reconcile",
         "reconcile restore": "tests/reconcile",
         "reconcile approve": "tests/reconcile",

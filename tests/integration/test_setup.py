@@ -128,9 +128,12 @@ def test_events_of_a_former_log_are_to_be_taken_along(host: Host):
     former.mkdir(parents=True)
     assert "take the events along" not in left("embedded")
     assert left("kafka").startswith("stop the daemon and take the events along")
-    assert f"rlmm log copy --config {host.config} --from {former} --to kafka" in left("kafka")
+    assert f"rlmm log copy --config {host.config} --from {former} --to kafka --execute" in left(
+        "kafka"
+    )
     host.config.write_text(host.config.read_text().replace('"embedded"', '"kafka"'))
-    assert f"rlmm log copy --config FORMER --from kafka --to {former}," in left("embedded")
+    copied = f"rlmm log copy --config {host.config} --from-config FORMER --from kafka"
+    assert f"{copied} --to {former} --execute," in left("embedded")
 
 
 def test_a_daemon_runs_by_what_it_wrote(host: Host):

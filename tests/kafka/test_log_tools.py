@@ -222,6 +222,11 @@ async def test_the_commands_say_what_they_did_and_what_is_next(rig, tmp_path):
     file = tmp_path / "rlmm.toml"
     file.write_text(configuration.effective_toml(rig.config()))
     line = ["log", "copy", "--config", str(file), "--from", "kafka", "--to", str(tmp_path / "log")]
+    dry = await asyncio.to_thread(CliRunner().invoke, main, line)
+    assert dry.exit_code == 0, dry.output
+    assert "nothing was done; --execute does it" in dry.output
+    assert not (tmp_path / "log").exists()
+    line.append("--execute")
     said = await asyncio.to_thread(CliRunner().invoke, main, line)
     assert said.exit_code == 0, said.output
     assert "byte for byte equal" in said.output

@@ -1,6 +1,6 @@
 """`rlmm` as a process that is killed at a step: before the N-th call of one of its functions.
 
-    python -m tests.support.killed_command MODULE:FUNCTION:N log copy ...
+python -m tests.support.killed_command MODULE:FUNCTION:N log copy ...
 """
 
 import functools
@@ -8,10 +8,12 @@ import importlib
 import os
 import signal
 import sys
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlmm_daemon.cli import main
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def kill_before(module: str, function: str, nth: int) -> None:

@@ -216,14 +216,14 @@ def _log_to_copy(present: str, wanted: str, file: str) -> str | None:
     new = shlex.quote(parse(wanted, source=file).event_log_directory)
     if before == "kafka":
         return (
-            f"{_TAKE_ALONG}: rlmm log copy --config FORMER --from kafka --to {new}, with the "
-            "configuration as it was, and then what that names next"
+            f"{_TAKE_ALONG}: rlmm log copy --config {shlex.quote(file)} --from-config FORMER "
+            f"--from kafka --to {new} --execute, where FORMER is the configuration as it was"
         )
     former = parse(present, source=file).event_log_directory
     if not Path(former).is_dir():
         return None
     paths = f"--config {shlex.quote(file)} --from {shlex.quote(former)}"
-    return f"{_TAKE_ALONG}: rlmm log copy {paths} --to kafka"
+    return f"{_TAKE_ALONG}: rlmm log copy {paths} --to kafka --execute"
 
 
 def _is_mount(config: Config, present: str) -> bool:

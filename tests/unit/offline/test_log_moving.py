@@ -525,6 +525,7 @@ def test_a_log_that_lost_events_is_copied_only_where_that_is_accepted_and_said(
     file = tmp_path / "rlmm.toml"
     file.write_text(configuration.effective_toml(config))
     words = ["log", "copy", "--config", str(file), "--from", "kafka", "--to", str(tmp_path / "log")]
+    words.append("--execute")
     refused = CliRunner().invoke(main, words)
     assert refused.exit_code == 1
     lost = "0 to 1" if source.partition(N).start else "2 to 3"
