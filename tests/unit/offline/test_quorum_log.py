@@ -19,6 +19,7 @@ from rlmm_daemon.offline import (
     log_adoption,
     log_contents,
     log_naming,
+    log_restoring,
 )
 from rlmm_daemon.offline.finding import CheckResult
 from rlmm_daemon.offline.quorum import checkup as checkup_quorum
@@ -150,6 +151,13 @@ async def test_a_command_that_would_read_it_says_what_does(
     assert not (tmp_path / "absent").exists()
 
 
+def test_it_is_not_restored_from_snapshots(tmp_path: Path) -> None:
+    config = config_of(tmp_path, tmp_path / "absent", 1)
+    known = log_restoring.Known(segments={}, partition_count=3)
+    with pytest.raises(InvalidArgument, match="not restored from snapshots"):
+        log_restoring.run(config, known, log_contents.QUORUM, execute=True)
+
+
 @pytest.mark.parametrize("command", [answers.verify_log, answers.seal_log])
 def test_its_directory_is_not_checked_as_an_embedded_log(
     tmp_path: Path, command: Callable[[str], object]
@@ -167,5 +175,11 @@ def test_it_is_neither_kafkas_topic_nor_an_embedded_log(tmp_path: Path) -> None:
     assert not log_adoption.is_configured(config, str(tmp_path / "absent"))
     with pytest.raises(InvalidArgument, match="not of kind kafka"):
         log_contents._config_of(config, log_contents.KAFKA, None)
+    assert log_adoption.is_configured(config, log_contents.QUORUM)
+    daemon = TEXT.partition("[event_log]")[0].format(home=tmp_path, cluster=CLUSTER_ID)
+    embedded = parse(f"{daemon}[event_log]\nkind = 'embedded'\nsingle_broker = true\n")
+    assert not log_adoption.is_configured(embedded, log_contents.QUORUM)
+    with pytest.raises(InvalidArgument, match="not of kind quorum"):
+        log_contents._config_of(embedded, log_contents.QUORUM, None)
     with pytest.raises(InvalidArgument, match="names no embedded log"):
         asyncio.run(log_naming._named(config, execute=False))
