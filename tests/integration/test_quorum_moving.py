@@ -1,8 +1,11 @@
-"""A daemon's events from an embedded log into a quorum of one and back: whole, or killed midway."""
+"""A daemon's events from an embedded log into a quorum and back: whole, or killed midway."""
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -10,15 +13,22 @@ from rlmm_daemon import config as configuration
 from rlmm_daemon.client import Client
 from rlmm_daemon.codec import marker
 from rlmm_daemon.domain.errors import RlmmError
-from rlmm_daemon.domain.ids import LeaderEpoch, Offset, TopicIdPartition
+from rlmm_daemon.domain.ids import LeaderEpoch, MetadataPartition, Offset, TopicIdPartition
 from rlmm_daemon.domain.segment import SegmentMetadata
+from rlmm_daemon.offline import log_contents
 from tests.support import recovery_walk
 from tests.support.fork_server import ForkServer
-from tests.support.log_moving import STEPS, copied, planned
-from tests.support.quorum_daemons import of_one
-from tests.support.quorum_processes import CLUSTER
-from tests.support.stocked_daemon import Stocked, eventually, make
+from tests.support.log_moving import COMMITTED, STEPS, copied, copy, planned
+from tests.support.quorum_daemons import settings_of_first
+from tests.support.quorum_processes import CLUSTER, QuorumProcesses
+from tests.support.stocked_daemon import COUNT, Stocked, eventually, make
+from tests.unit.daemon.events import TP, of, started
 
+if TYPE_CHECKING:
+    import subprocess
+
+VOTERS = pytest.mark.parametrize("voters", [(1,), (1, 2, 3)], ids=["of one", "of three"])
+ONE = pytest.mark.parametrize("voters", [(1,)], ids=["of one"])
 WAYS = pytest.mark.parametrize("kills", [(), STEPS], ids=["whole", "killed at each step"])
 
 
@@ -28,7 +38,9 @@ class House:
 
     it: Stocked
     home: Path
+    #: A configuration whose log is the quorum.
     quorum: str
+    replicas: QuorumProcesses
 
     @property
     def log(self) -> str:
@@ -89,28 +101,31 @@ def _looked_up(
 
 
 @pytest.fixture
-def house(tmp_path: Path, forks: ForkServer) -> Iterator[House]:
+def house(tmp_path: Path, forks: ForkServer, voters: Sequence[int]) -> Iterator[House]:
     text = recovery_walk.configuration(tmp_path).read_text()
     bare = text.replace("partition_count = 3", "")
     named = {"daemon.cluster_id": CLUSTER}
     another = named | {"event_log.directory": str(tmp_path / "another-log")}
     (tmp_path / "quorum").mkdir()
-    files = {
-        "embedded": _toml(text, named),
-        "another": _toml(bare, another),
-        "quorum": _toml(bare, named | of_one(tmp_path / "quorum")),
-    }
-    for name, content in files.items():
-        (tmp_path / f"{name}.toml").write_text(content)
-    leave_out = {"event_log.partition_count": None}
-    it = make(tmp_path, forks, leave_out, tmp_path / "embedded.toml")
-    it.cluster_id = CLUSTER
-    try:
-        it.daemon.start()
-        it.stock()
-        yield House(it, tmp_path, str(tmp_path / "quorum.toml"))
-    finally:
-        it.daemon.kill()
+    with QuorumProcesses(tmp_path / "quorum") as replicas:
+        replicas.format(*voters)
+        replicas.start(*voters[1:])
+        files = {
+            "embedded": _toml(text, named),
+            "another": _toml(bare, another),
+            "quorum": _toml(bare, named | settings_of_first(replicas)),
+        }
+        for name, content in files.items():
+            (tmp_path / f"{name}.toml").write_text(content)
+        leave_out = {"event_log.partition_count": None}
+        it = make(tmp_path, forks, leave_out, tmp_path / "embedded.toml")
+        it.cluster_id = CLUSTER
+        try:
+            it.daemon.start()
+            it.stock()
+            yield House(it, tmp_path, str(tmp_path / "quorum.toml"), replicas)
+        finally:
+            it.daemon.kill()
 
 
 def _toml(text: str, settings: Mapping[str, object]) -> str:
@@ -120,8 +135,9 @@ def _toml(text: str, settings: Mapping[str, object]) -> str:
     return configuration.effective_toml(config).replace(config.socket.path, "var/rlmm.sock")
 
 
+@VOTERS
 @WAYS
-def test_into_a_quorum_of_one_and_back_nothing_is_lost_and_nothing_doubled(
+def test_into_a_quorum_and_back_nothing_is_lost_and_nothing_doubled(
     house: House, kills: Sequence[str]
 ) -> None:
     it = house.it
@@ -138,7 +154,7 @@ def test_into_a_quorum_of_one_and_back_nothing_is_lost_and_nothing_doubled(
     assert [row["missing"] for row in dry] == [row["events"] for row in dry]
     assert not any(row["appended"] or row["target_end"] for row in dry)
     assert house.marker().metadata_topic_id == names
-    rows = copied(house.home, *house.to_quorum, kills=kills)
+    rows = copied(house.home, *house.to_quorum, kills=[COMMITTED, *kills] if kills else ())
     assert [(row["events"], row["target_end"]) for row in rows] == [
         (row["events"], row["events"]) for row in dry
     ], "each once"
@@ -158,3 +174,74 @@ def test_into_a_quorum_of_one_and_back_nothing_is_lost_and_nothing_doubled(
     assert house.answers() == after
     it.serves(1)
     it.copy_new(1, serial=1)
+
+
+@ONE
+def test_a_quorum_of_one_that_a_log_was_copied_to_grows_to_three(house: House) -> None:
+    before = house.answers()
+    house.stop()
+    copied(house.home, *house.to_quorum)
+    house.start(house.quorum)
+    quorum = house.replicas
+    for number in (2, 3):
+        quorum.join(number).start([quorum[1].address])
+        server = ("--server", quorum[1].address)
+        words = ("--node-id", str(number), "--listen", quorum[number].address, *server)
+        add = ("add", *words, "--execute")
+        eventually(partial(quorum.rlmm, *add), lambda done: done.returncode == 0)
+    asked = ("describe", *quorum.asked)
+    eventually(lambda: quorum.rlmm(*asked).returncode, lambda code: code == 0)
+    assert house.answers() == before
+    house.it.copy_new(0)
+    with house.it.daemon.client() as client:
+        assert client.status()["log"]["quorum"]["voters"] == [1, 2, 3]
+
+
+@ONE
+def test_what_does_not_fit_is_refused_before_anything_is_written(house: House) -> None:
+    running = copy(house.home, *house.to_quorum)
+    assert running.returncode == 78
+    assert "stop the daemon first" in _words(running)
+    house.stop()
+    names, replica = house.marker(), house.replicas[1].directory
+    kept = replica.rename(replica.with_name("kept"))
+    for more in ((), ("--execute",)):
+        said = copy(house.home, *house.to_quorum, *more)
+        assert said.returncode == 1
+        assert "is not formatted for a quorum" in _words(said)
+        assert not replica.exists()
+    kept.rename(replica)
+    asyncio.run(_written(house.quorum, [started(1, 0, 9)]))
+    for more in ((), ("--execute",)):
+        said = copy(house.home, *house.to_quorum, *more)
+        assert said.returncode == 1
+        assert f"metadata partition {of(TP)} of the target differs from its event 0 on" in _words(
+            said
+        )
+    assert asyncio.run(_written(house.quorum, [])) == {of(TP): 1}
+    assert house.marker() == names
+    house.start(str(house.home / "embedded.toml"))
+
+
+def _words(said: "subprocess.CompletedProcess[str]") -> str:
+    return " ".join(said.stderr.split())
+
+
+async def _written(config: str, values: list[bytes]) -> dict[int, int]:
+    """Append to the quorum's log; return where its metadata partitions end that hold something."""
+    async with log_contents.opened(configuration.load(config), log_contents.QUORUM, COUNT) as log:
+        await log_contents.append_all(log, of(TP), values)
+        ranges = await log.end_offsets([MetadataPartition(each) for each in range(COUNT)])
+    return {number: each.end for number, each in ranges.items() if each.end}
+
+
+@ONE
+def test_a_daemon_with_the_former_configuration_does_not_go_on_with_the_former_log(
+    house: House,
+) -> None:
+    """What it would acknowledge there, the quorum does not have."""
+    house.stop()
+    copied(house.home, *house.to_quorum)
+    house.it.daemon.config = house.home / "embedded.toml"  # type: ignore[attr-defined]
+    house.it.start()
+    eventually(lambda: house.it.row(0)["state"], lambda state: state == "failed")

@@ -14,6 +14,9 @@ SECONDS: Final = 90.0
 _COPYING: Final = "rlmm_daemon.offline.log_copying"
 _CONTENTS: Final = "rlmm_daemon.offline.log_contents"
 _ADOPTION: Final = "rlmm_daemon.offline.log_adoption"
+_SUBMITTER: Final = "rlmm_daemon.adapters.quorum.event_log.submitter"
+#: The first events are committed in a quorum, and its copier was not told yet.
+COMMITTED: Final = f"{_SUBMITTER}:Submitter.hear:5"
 #: In the order in which a copy comes to them; before the call.
 STEPS: Final = (
     f"{_COPYING}:_append:1",  # the target is made

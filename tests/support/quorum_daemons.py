@@ -1,5 +1,6 @@
 """Daemons whose event log a quorum keeps: each runs its own replica."""
 
+import json
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -27,7 +28,14 @@ def of_one(directory: Path) -> dict[str, object]:
     """Format a quorum of one, and return the settings of its daemon, whose broker's id is 1."""
     quorum = QuorumProcesses(directory)
     quorum.format(1)
-    return {
+    return settings_of_first(quorum)
+
+
+def settings_of_first(quorum: QuorumProcesses) -> dict[str, object]:
+    """Return the settings of replica 1's daemon in a quorum that was formatted."""
+    others = [each.address for number, each in quorum.replicas.items() if number != 1]
+    bootstrap = {"event_log.quorum.bootstrap": json.dumps(others)} if others else {}
+    return bootstrap | {
         "daemon.cluster_id": CLUSTER,
         "event_log.kind": "quorum",
         "event_log.quorum.directory": str(quorum[1].directory),
