@@ -6,7 +6,7 @@ would die of is ever written on.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -19,7 +19,12 @@ from rlmm_daemon.codec.state_files import Position
 from rlmm_daemon.config import Config, EmbeddedLog, KafkaLog, QuorumLog
 from rlmm_daemon.core.fold.fold import Fold
 from rlmm_daemon.core.fold.outcome import Applied, Outcome, Rejected, Repeated
-from rlmm_daemon.domain.errors import InvalidArgument, RlmmError, SegmentNotFound
+from rlmm_daemon.domain.errors import (
+    InvalidArgument,
+    RlmmError,
+    SegmentNotFound,
+    UnavailableError,
+)
 from rlmm_daemon.domain.ids import MetadataPartition, SegmentId, TopicId, TopicIdPartition
 from rlmm_daemon.domain.partition_delete import PartitionDelete
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
@@ -31,6 +36,7 @@ from rlmm_daemon.ports.event_log import (
     begun,
     ranges_joined,
 )
+from rlmm_daemon.wiring import adapters
 from rlmm_daemon.wiring.log_alone import log_alone
 
 KAFKA: Final = "kafka"
@@ -131,9 +137,25 @@ async def opened(config: Config, name: str, count: int | None) -> AsyncIterator[
         InvalidArgument: the configuration has no [event_log.kafka], or no [event_log.quorum].
         RlmmError, LogMissing: it can't be opened.
     """
-    async with log_alone(_config_of(config, name, count), votes=name == QUORUM) as log:
-        await log.open(create=count is not None)
+    chosen = _config_of(config, name, count)
+    async with log_alone(chosen, votes=name == QUORUM) as log:
+        quorum = adapters.as_quorum_log(chosen, log)
+        applied = None if quorum is None else lambda: quorum.folding.applied
+        await _open(log, create=count is not None, applied=applied)
         yield log
+
+
+async def _open(log: EventLog, *, create: bool, applied: Callable[[], int] | None) -> None:
+    """Open a log; a replica of a large one as often as it has read on meanwhile."""
+    while True:
+        before = 0 if applied is None else applied()
+        try:
+            await log.open(create=create)
+        except UnavailableError:
+            if applied is None or applied() <= before:
+                raise
+        else:
+            return
 
 
 async def topic_of(config: Config, name: str) -> TopicId | None:

@@ -12,6 +12,9 @@ from tests.kafka.rig import KafkaRig, Writer, segments, serving, tp_in
 from tests.support.log_moving import COMMITTED, STEPS, copied, planned
 from tests.support.quorum_processes import QuorumProcesses
 
+#: State directory of each broker's daemon.
+STATES = {1: "state", 2: "second"}
+
 
 class QuorumRig(KafkaRig):
     """Builds managers over a quorum of one, with the state directories of another rig."""
@@ -22,18 +25,21 @@ class QuorumRig(KafkaRig):
         self.quorum = QuorumProcesses(directory)
         self.quorum.format(1)
 
-    def config(self, **_: object) -> Config:
+    def config(self, *, broker_id: int = 1, **_: object) -> Config:
+        replica = self.quorum[broker_id]
+        bootstrap = [] if broker_id == 1 else [self.quorum[1].address]
         return configuration.parse(f"""
 [daemon]
-broker_id = 1
+broker_id = {broker_id}
 cluster_id = "{self.cluster.cluster_id}"
-state_dir = "{self.home}/state"
+state_dir = "{self.home}/{STATES[broker_id]}"
 [event_log]
 kind = "quorum"
 single_broker = true
 [event_log.quorum]
-directory = "{self.quorum[1].directory}"
-listen = "{self.quorum[1].address}"
+directory = "{replica.directory}"
+listen = "{replica.address}"
+bootstrap = {bootstrap}
 """)
 
 
@@ -82,6 +88,43 @@ async def test_the_topics_events_go_into_a_quorum_and_back(
         writers[0].manager = manager
         await writers[0].copy(7)
         await asyncio.to_thread(writers[0].check, rig)
+    on.close()
+
+
+async def test_a_second_brokers_daemon_is_taken_along_while_the_first_one_writes(
+    rig: KafkaRig, tmp_path: Path
+) -> None:
+    rig.create()
+    tp = tp_in(0)
+    async with rig.manager("state") as one, rig.manager("second") as two:
+        for manager in (one, two):
+            await serving(manager, tp)
+        writer = Writer(one, tp)
+        for number in range(3):
+            await writer.copy(number)
+        for manager in (one, two):
+            await manager.drain()
+    on = await asyncio.to_thread(QuorumRig, rig, tmp_path / "quorum")
+    there = ("--from", "kafka", "--to", "quorum")
+    former = _file(tmp_path, "former", rig.config())
+    first = ("--config", _file(tmp_path, "first", on.config()), "--from-config", former)
+    await asyncio.to_thread(copied, tmp_path, *first, *there)
+    await asyncio.to_thread(on.quorum.join, 2)
+    settings = {"daemon.broker_id": "2", "daemon.state_dir": f"{tmp_path}/{STATES[2]}"}
+    former = _file(tmp_path, "former-2", rig.config(settings=settings))
+    config = _file(tmp_path, "second", on.config(broker_id=2))
+    second = ("--config", config, "--from-config", former)
+    async with on.manager("state") as one:
+        await serving(one, tp)
+        writer.manager = one
+        await writer.copy(3)
+        rows = await asyncio.to_thread(copied, tmp_path, *second, *there)
+        assert not any(row["missing"] for row in rows)
+        async with on.manager("second", broker_id=2) as two:
+            await serving(two, tp)
+            assert segments(two, tp) == segments(one, tp)
+            writer.manager = two
+            await writer.copy(4)
     on.close()
 
 

@@ -12,7 +12,8 @@ from rlmm_daemon.adapters.quorum.client import Description, ReplicaState
 from rlmm_daemon.adapters.quorum.files.formatted import note_abandoned
 from rlmm_daemon.config import Config, parse
 from rlmm_daemon.core.raft.voters import Endpoint, ReplicaKey
-from rlmm_daemon.domain.errors import ConfigError, InvalidArgument
+from rlmm_daemon.domain.errors import ConfigError, InvalidArgument, StorageUnavailable
+from rlmm_daemon.domain.ids import TopicId
 from rlmm_daemon.offline import (
     answers,
     checkup,
@@ -23,7 +24,9 @@ from rlmm_daemon.offline import (
 )
 from rlmm_daemon.offline.finding import CheckResult
 from rlmm_daemon.offline.quorum import checkup as checkup_quorum
+from rlmm_daemon.ports.event_log import LogIdentity
 from rlmm_daemon.wiring.log_alone import log_alone
+from tests.support.memory_log import MemoryEventLog, MemoryLogStore
 from tests.support.quorum import CALM, CLUSTER_ID, Quorum, quorum_of_ours
 
 SECONDS = 5.0
@@ -149,6 +152,28 @@ async def test_a_command_that_would_read_it_says_what_does(
     with pytest.raises(ConfigError, match="does not read a quorum's log yet"):
         await command(config)
     assert not (tmp_path / "absent").exists()
+
+
+async def test_a_large_log_is_opened_as_long_as_its_replica_reads_on() -> None:
+    """A daemon asks again for as long as it takes; a command gave up after ten seconds."""
+    reads = list[int]()
+
+    class Large(MemoryEventLog):
+        async def open(self, *, create: bool) -> LogIdentity:
+            if len(reads) > 1:
+                reads.pop(0)
+                raise StorageUnavailable("this replica has not all yet")
+            return await super().open(create=create)
+
+    log = Large(MemoryLogStore(topic_id=TopicId(bytes(16)), partition_count=3))
+    for stuck in ([5, 5, 9], [5, 9, 9, 9]):
+        reads[:] = stuck
+        with pytest.raises(StorageUnavailable):
+            await log_contents._open(log, create=False, applied=lambda: reads[0])
+        assert log.identity is None
+    reads[:] = [5, 9, 11]
+    await log_contents._open(log, create=False, applied=lambda: reads[0])
+    assert log.identity is not None
 
 
 def test_it_is_not_restored_from_snapshots(tmp_path: Path) -> None:
