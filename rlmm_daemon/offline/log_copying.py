@@ -16,8 +16,9 @@ from rlmm_daemon.config import Config, QuorumLog
 from rlmm_daemon.domain.errors import InvalidArgument, RlmmError
 from rlmm_daemon.domain.ids import MetadataPartition
 from rlmm_daemon.observability.logging import beside_answers
+from rlmm_daemon.offline.copying.comparing import first_difference
+from rlmm_daemon.offline.copying.fencing import require_still, require_stopped
 from rlmm_daemon.offline.log_adoption import adopt, read_before, refuse_beside_a_daemon
-from rlmm_daemon.offline.log_comparing import first_difference
 from rlmm_daemon.offline.log_contents import (
     NAMED,
     QUORUM,
@@ -32,7 +33,6 @@ from rlmm_daemon.offline.log_contents import (
     require_one_cluster,
     require_there,
 )
-from rlmm_daemon.offline.log_fencing import require_still, require_stopped
 from rlmm_daemon.offline.ownership import given_to_owner
 from rlmm_daemon.ports.event_log import EventLog, LogMissing, LogMoved, LogNotBegun, Settling
 

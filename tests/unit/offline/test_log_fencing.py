@@ -16,7 +16,7 @@ from rlmm_daemon.domain.ids import uuid_text
 from rlmm_daemon.domain.partition_delete import PartitionDeleteState
 from rlmm_daemon.domain.segment import SegmentState
 from rlmm_daemon.offline import log_copying
-from rlmm_daemon.offline.log_comparing import first_difference
+from rlmm_daemon.offline.copying.comparing import first_difference
 from rlmm_daemon.offline.log_contents import append_all
 from tests.unit.daemon.events import COUNT, TP, marked, updated
 from tests.unit.offline.test_log_moving import (

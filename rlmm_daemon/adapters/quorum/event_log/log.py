@@ -351,19 +351,11 @@ class QuorumLog:
 
         What this replica does not have may be only late: then the leader is asked.
         """
-        if self._differs(partition, position, epoch) is None:
+        if _differs(self.folding, partition, position, epoch) is None:
             return
         await self._caught_up()
-        if (how := self._differs(partition, position, epoch)) is not None:
+        if (how := _differs(self.folding, partition, position, epoch)) is not None:
             raise LogTruncated(how)
-
-    def _differs(self, partition: MetadataPartition, position: int, epoch: int) -> str | None:
-        end = self.folding.range(partition).end
-        if position > end:
-            return f"the log ends at {end}, before {position}"
-        if epoch < 0:
-            return None
-        return diverged(self.folding.epoch_end(partition, epoch), position, epoch)
 
     async def _founded(self, *, create: bool) -> int:
         """Return how many partitions the log has; begin it if nobody did."""
@@ -391,3 +383,15 @@ class QuorumLog:
             raise StorageUnavailable(
                 f"the quorum does not answer: {self._replica.told()}"
             ) from error
+
+
+def _differs(
+    folding: Folding, partition: MetadataPartition, position: int, epoch: int
+) -> str | None:
+    """Return how what was read before a position is not what this replica has there."""
+    end = folding.range(partition).end
+    if position > end:
+        return f"the log ends at {end}, before {position}"
+    if epoch < 0:
+        return None
+    return diverged(folding.epoch_end(partition, epoch), position, epoch)

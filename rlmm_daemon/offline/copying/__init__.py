@@ -1,0 +1,1 @@
+"""Copies of a log: the fence around its source, and the comparison at its end."""
