@@ -27,6 +27,7 @@ from tests.unit.daemon.events import TP, of, started
 if TYPE_CHECKING:
     import subprocess
 
+pytestmark = pytest.mark.timeout(240)  # a dozen processes, one after another
 VOTERS = pytest.mark.parametrize("voters", [(1,), (1, 2, 3)], ids=["of one", "of three"])
 ONE = pytest.mark.parametrize("voters", [(1,)], ids=["of one"])
 WAYS = pytest.mark.parametrize("kills", [(), STEPS], ids=["whole", "killed at each step"])
@@ -148,6 +149,9 @@ def test_into_a_quorum_and_back_nothing_is_lost_and_nothing_doubled(
     house.stop()
     names = house.marker().metadata_topic_id
 
+    said = copy(house.home, *house.to_quorum).stdout
+    assert "then the state directory and the bucket's marker name it" in said
+    assert said.endswith("nothing was done; --execute does it\n")
     dry = planned(house.home, *house.to_quorum)
     events = sum(row["events"] for row in dry)
     assert events >= 2 * segments
@@ -167,6 +171,8 @@ def test_into_a_quorum_and_back_nothing_is_lost_and_nothing_doubled(
     after = house.answers()
     house.stop()
 
+    assert copy(house.home, *house.back).returncode == 0
+    assert not (house.home / "another-log").exists()
     rows = copied(house.home, *house.back, kills=kills)
     assert sum(row["events"] for row in rows) == events + 2
     assert [row["target_end"] for row in rows] == [row["events"] for row in rows]

@@ -12,6 +12,7 @@ from tests.kafka.rig import KafkaRig, Writer, segments, serving, tp_in
 from tests.support.log_moving import COMMITTED, STEPS, copied, planned
 from tests.support.quorum_processes import QuorumProcesses
 
+pytestmark = pytest.mark.timeout(240)  # a dozen processes, one after another
 #: State directory of each broker's daemon.
 STATES = {1: "state", 2: "second"}
 

@@ -23,6 +23,7 @@ from rlmm_daemon.offline import (
     marker_rebuilding,
     verification,
 )
+from rlmm_daemon.offline.copying import fencing
 from rlmm_daemon.ports.event_log import LogMissing
 from rlmm_daemon.wiring import adapters, log_alone
 from tests.simulation.disk import SimDisk
@@ -118,7 +119,7 @@ def simulated(life: Life, world: World) -> Iterator[None]:
         stack.enter_context(mock.patch.object(files_alone, "random", SimpleNamespace(Random=luck)))
         # Whose files they are is the real disk's affair.
         stack.enter_context(mock.patch("os.geteuid", return_value=1))
-        for module in (files_alone, log_alone, marker_rebuilding):
+        for module in (fencing, files_alone, log_alone, marker_rebuilding):
             stack.enter_context(mock.patch.object(module, "SystemClock", return_value=life.clock))
         stack.enter_context(mock.patch.object(adapters, "storage_of", storage_of))
         stack.enter_context(mock.patch.object(adapters, "event_log_of", log_of))
