@@ -37,6 +37,7 @@ _EVIDENCE: Final = {
     "it is left untouched",
     FailureReason.LOG_UNNAMED: f"{_STATE}/log/identity.json can't be read",
     FailureReason.LOG_FOREIGN: "the log is of cluster A, this daemon is of cluster B",
+    FailureReason.PRESENCE_UNREAD: "can't be read: _rlmm/daemons/4.json",
 }
 #: Failures of the log as a whole, which each of its partitions shares.
 _WHOLE: Final = (

@@ -549,6 +549,21 @@ def daemon_of_the_same_id(it: Stocked) -> Hands:
     return {"Stop one of them": lambda: told(None)}
 
 
+def presence_file_that_cannot_be_read(it: Stocked) -> None:
+    """Of a broker that is gone."""
+    assert it.daemon.stop() == 0
+    (it.daemon.remote / marker.presence_key(7)).write_bytes(b"{")
+    start_and_hold(it)
+
+
+def start_and_hold(it: Stocked) -> None:
+    """Start, and wait until the hold is whole: the daemon's own presence file comes after it."""
+    own = it.daemon.remote / marker.presence_key(1)
+    own.unlink(missing_ok=True)
+    it.start()
+    eventually(own.exists)
+
+
 FAILURES: Sequence[Failure] = (
     Failure(
         name="damage amid the newest file of the log",
@@ -700,6 +715,12 @@ FAILURES: Sequence[Failure] = (
         name="another daemon of the same broker id",
         cause="other_daemon",
         make=daemon_of_the_same_id,
+    ),
+    Failure(
+        name="a presence file that cannot be read",
+        cause="presence_unread",
+        make=presence_file_that_cannot_be_read,
+        again=start_and_hold,
     ),
     Failure(
         name="a bucket whose marker names another cluster by a flipped bit",

@@ -163,6 +163,14 @@ _DAEMON: Final = (
         "and so was all that this daemon knows: name this cluster's own log in the configuration, "
         "or put its directory back in its place.",
     ),
+    _failed(
+        R.PRESENCE_UNREAD,
+        "A daemon says in its presence file, in the bucket, how far it had read the event log. One "
+        "can't be read, so the log may lack what that daemon acknowledged, and an empty answer "
+        "would make brokers delete data. It ends by itself once the file can be read: another "
+        "broker's daemon that runs writes its own anew within a minute; start the newer version "
+        "that wrote it, or put a copy of it back. Else look for what the log lacks, then accept.",
+    ),
     Cause(
         name="marker_unread",
         verdict=Verdict.WAITING,

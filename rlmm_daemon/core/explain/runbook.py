@@ -207,6 +207,29 @@ RUNBOOK: Final[Mapping[str, Section]] = MappingProxyType(
                 ),
             ),
         ),
+        "presence_unread": Section(
+            safe=f"{_ONE} All objects are held, and the file is not written over.",
+            look=(
+                "The evidence names the file, below `_rlmm/daemons/` in the bucket. Is its broker "
+                "still there? `rlmm log recover N` looks for what the log may lack."
+            ),
+            endings=(
+                Ending(
+                    "another broker's daemon runs",
+                    "nothing: it writes the file anew within a minute; one of a newer version is "
+                    "read by that version",
+                ),
+                Ending(
+                    "a copy of the file is there (a bucket with versions has one)",
+                    "put it back; the daemon goes on by itself",
+                ),
+                Ending(
+                    "nothing of it is left",
+                    "`rlmm log recover N --execute`, then `rlmm partition accept-loss N`; of this "
+                    "daemon's own file `rlmm partition accept-loss --all` then",
+                ),
+            ),
+        ),
         "not_read_failed": Section(
             safe=f"{_ONE} Nobody can tell whether the partition that was asked for lies in it.",
             look="`rlmm partitions` names each that failed, and why.",

@@ -158,6 +158,8 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
     held: int
     #: Offsets that may have held acknowledged events and do not, in words; empty: none.
     gaps: str
+    #: Presence files whose daemons may have read further, and that can't be read.
+    unheard: tuple[str, ...] = ()
     means: Means
 
 

@@ -140,9 +140,9 @@ def _judged(one: Following, given: Judged, now_ms: int) -> Stepped:
         return one, ()
     if _overtaken(one, given):
         return one.ordered(over=True), ()
-    one = _passed(one, given.settled)
+    one = _heard(_passed(one, given.settled), given)
     one = _held(one, given.held, now_ms)
-    one = _lacking(one, given, now_ms)
+    one = _unheard(_lacking(one, given, now_ms), given, now_ms)
     doubted = one.doubted or (given.means.doubted and not one.accounted)
     whole = one.failure is None and not (one.unread or given.comparing or doubted)
     if isinstance(one.role, Ready):
@@ -200,6 +200,23 @@ def _lacking(one: Following, given: Judged, now_ms: int) -> Following:
         now_ms,
         given.means.against_unknown(one),
     )
+
+
+def _heard(one: Following, given: Judged) -> Following:
+    """Let go of what it failed of while a presence file could not be read, which now can."""
+    failure = one.failure
+    unread = failure is not None and failure.reason is FailureReason.PRESENCE_UNREAD
+    return replace(one, failure=None) if unread and not given.unheard else one
+
+
+def _unheard(one: Following, given: Judged, now_ms: int) -> Following:
+    """Fail while nobody knows how far some daemon had read the log: its tail may be gone."""
+    if not given.unheard or one.failure is not None:
+        return one
+    evidence = f"can't be read: {', '.join(given.unheard)}"
+    command = given.means.against_unknown(one)
+    failure = Failure(FailureReason.PRESENCE_UNREAD, evidence, now_ms, instead=command)
+    return _failed(one, failure)
 
 
 def _trimmed(one: Following, given: Trimmed, now_ms: int) -> Following:

@@ -52,6 +52,8 @@ class FailureReason(enum.Enum):
     LOG_UNNAMED = "log_unnamed"
     #: The log is another cluster's; nothing of it or of ours is damaged.
     LOG_FOREIGN = "log_foreign"
+    #: How far some daemon had read the log nobody knows; it ends by itself once that can be read.
+    PRESENCE_UNREAD = "presence_unread"
 
 
 class TroubleKind(enum.Enum):
@@ -148,6 +150,12 @@ FAILURES: Final[Mapping[FailureReason, Remedy]] = MappingProxyType(
             "the event log is another cluster's, and was left as it is; let the configuration name "
             "this cluster's own log (event_log, daemon.cluster_id) and state directory, and start "
             "the daemon again",
+        ),
+        R.PRESENCE_UNREAD: Remedy(
+            PartitionFailed,
+            "rlmm log recover {partition}",
+            "a presence file in the bucket can't be read, so nobody knows how far its daemon had "
+            "read the event log, which may lack what was acknowledged",
         ),
     }
 )

@@ -63,10 +63,11 @@ async def _nobody_else() -> None:
 
 
 class PresenceFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """What daemons say of themselves, and the keys of those files that can't be read."""
+    """What daemons say of themselves."""
 
     told: Sequence[Presence] = ()
-    unread: Sequence[str] = ()
+    #: Keys of files that can't be read, and when the storage took them.
+    unread: Mapping[str, int] = msgspec.field(default_factory=dict)
 
 
 async def _no_files() -> PresenceFiles:
@@ -280,7 +281,7 @@ class Bucket(LiveMarker):
                 "bucket marker got a hold on all objects: a presence file can't be read, so nobody "
                 "knows how far its daemon had read the log; see docs/recovery.md",
                 bucket=self.name,
-                keys=presences.unread,
+                keys=list(presences.unread),
             )
             whole = held_whole(whole, identity.now_ms, identity.broker_id)
         return whole

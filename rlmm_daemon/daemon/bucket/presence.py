@@ -97,16 +97,16 @@ async def present(storage: RemoteStorage) -> PresenceFiles:
     """
     async with aclosing(storage.list(marker.PRESENCE_PREFIX)) as pages:
         rows = [row async for page in pages for row in page]
-    found, unread = list[Presence](), list[str]()
+    found, unread = list[Presence](), dict[str, int]()
     for row in rows:
-        control = await storage.get_control(row.key)
-        if control is not None:
-            try:
+        try:
+            control = await storage.get_control(row.key)
+            if control is not None:
                 said = marker.decode_presence(control.data)
                 found.append(replace(said, written_at_ms=row.modified_ms))
-            except Malformed:  # newer or damaged
-                if marker.is_presence_key(row.key):
-                    unread.append(row.key)
+        except Malformed:  # newer, damaged or too large
+            if marker.is_presence_key(row.key):
+                unread[row.key] = row.modified_ms
     return PresenceFiles(told=found, unread=unread)
 
 

@@ -61,14 +61,18 @@ class RecordedLog:
         except Malformed as damage:
             raise Malformed(f"{damage.message}; restore it, or run: {REBUILD}") from damage
         dated = await self._dated(present)
-        said = await self._said(dated)
+        files = await present_or_denied(self._storage)
+        said, unread = await self._said(dated), self._unread(dated, files.unread)
+        own = marker.presence_key(self._broker_id)
         return BucketLog(
             cluster_id=present.cluster_id,
             topic_id=TopicId(uuid_bytes(present.metadata_topic_id)),
             partition_count=present.partition_count,
             positions=self._positions(dated, said),
-            lost_since=() if said is None else _given_up(dated, said),
-            others=await self._others(dated),
+            lost_since=() if said is None else _given_up(dated, said.written_at_ms),
+            others=self._others(dated, files.told),
+            unread=unread,
+            own_unread=any(own in each for each in unread.values()),
             accepted_gaps=[
                 (TopicId(uuid_bytes(gap.topic_id)), gap.metadata_partition, _range(gap))
                 for gap in present.gaps
@@ -78,27 +82,30 @@ class RecordedLog:
     async def _said(self, present: BucketMarker) -> Presence | None:
         """Return our presence file, dated by the storage where a loss was accepted."""
         key = marker.presence_key(self._broker_id)
-        control = await self._storage.get_control(key)
-        if control is None:
-            return None
         try:
+            control = await self._storage.get_control(key)
+            if control is None:
+                return None
             presence = marker.decode_presence(control.data)
         except Malformed as damage:
-            logger.warning("our presence file is ignored", error=damage.message)
+            logger.warning("our presence file can't be read", error=damage.message)
             return None
         stored_ms = await self._stored_ms(key) if present.accepted_losses else None
         return presence if stored_ms is None else replace(presence, written_at_ms=stored_ms)
 
     def _positions(self, present: BucketMarker, said: Presence | None) -> dict[int, Position]:
         """Return what our presence file says, but of no loss that was accepted here after it."""
-        given_up = set() if said is None else _given_up(present, said, by=self._broker_id)
+        by, since = self._broker_id, None if said is None else said.written_at_ms
+        given_up = set() if since is None else _given_up(present, since, by=by)
         return {
             number: Position(seen.next_offset, seen.leader_epoch)
             for number, seen in (said.partitions if said is not None else {}).items()
             if seen.topic_id == present.metadata_topic_id and not {None, number} & given_up
         }
 
-    async def _others(self, present: BucketMarker) -> dict[int, dict[Position, str]]:
+    def _others(
+        self, present: BucketMarker, told: Sequence[Presence]
+    ) -> dict[int, dict[Position, str]]:
         """Return how far daemons of other brokers had read this log, and the files that say so.
 
         Whoever never followed a metadata partition knows of nothing that it lost, and would end as
@@ -106,10 +113,10 @@ class RecordedLog:
         than an acceptance, of whichever daemon, says nothing any more.
         """
         found: dict[int, dict[Position, str]] = {}
-        for other in (await present_or_denied(self._storage)).told:
+        for other in told:
             if other.broker_id == self._broker_id or other.cluster_id != present.cluster_id:
                 continue
-            given_up = _given_up(present, other)
+            given_up = _given_up(present, other.written_at_ms)
             for number, seen in other.partitions.items():
                 ours = seen.topic_id == present.metadata_topic_id and seen.leader_epoch >= 0
                 if ours and seen.next_offset > 0 and not {None, number} & given_up:
@@ -117,6 +124,20 @@ class RecordedLog:
                     file = marker.presence_key(other.broker_id)
                     said = known | {at: f"{known[at]}, {file}" if at in known else file}
                     found[number] = {each: said[each] for each in furthest([*known, at])}
+        return found
+
+    def _unread(self, present: BucketMarker, unread: Mapping[str, int]) -> dict[int, list[str]]:
+        """Return the files that can't be read, by each partition of which they may tell something.
+
+        As `_others` and `_positions` would hear them: each stands for a read of unknown length.
+        """
+        found = dict[int, list[str]]()
+        for key, stored_ms in sorted(unread.items()):
+            by = self._broker_id if key == marker.presence_key(self._broker_id) else None
+            given_up = _given_up(present, stored_ms, by=by)
+            for number in range(present.partition_count):
+                if not {None, number} & given_up:
+                    found.setdefault(number, []).append(key)
         return found
 
     async def _dated(self, present: BucketMarker) -> BucketMarker:
@@ -191,7 +212,9 @@ def _range(gap: AcceptedGap) -> LogRange:
     return LogRange(start=gap.start, end=gap.end)
 
 
-def _given_up(present: BucketMarker, said: Presence, by: BrokerId | None = None) -> set[int | None]:
+def _given_up(
+    present: BucketMarker, written_at_ms: int, by: BrokerId | None = None
+) -> set[int | None]:
     """Return what was accepted as lost of the marker's log since a presence file was written.
 
     Both by the storage's time.
@@ -201,5 +224,5 @@ def _given_up(present: BucketMarker, said: Presence, by: BrokerId | None = None)
         for loss in present.accepted_losses
         if loss.topic_id == present.metadata_topic_id
         and by in (None, loss.broker_id)
-        and loss.accepted_at_ms >= said.written_at_ms
+        and loss.accepted_at_ms >= written_at_ms
     }

@@ -9,6 +9,7 @@ from types import MappingProxyType
 import msgspec
 import structlog
 
+from rlmm_daemon.codec import marker
 from rlmm_daemon.codec.marker import (
     COMPARING,
     MARKER_KEY,
@@ -97,7 +98,7 @@ class StorageKeeper:
         """Return what is wrong with the remote storage: refused, a broker's own, or away."""
         if (refused := self._marker_trouble()) is not None:
             return refused
-        if (trouble := self._trouble_by_cluster()) is not None:
+        if (trouble := self._trouble_by_cluster() or self._unread_of_ours()) is not None:
             return LastError(message=trouble, at_ms=self._manager.clock.now_ms())
         return None if self._presence is None else self._unwritten(self._presence)
 
@@ -129,7 +130,7 @@ class StorageKeeper:
             async with asyncio.timeout(FIRST_LOOK_SECONDS):
                 await self._begun.wait()
         if self._presence is None:
-            raise StorageUnavailable(twins.UNREAD_WHY)
+            raise StorageUnavailable(self._unread_of_ours() or twins.UNREAD_WHY)
         await self._presence.require_alone()
 
     async def _hold_all(self) -> None:
@@ -149,6 +150,17 @@ class StorageKeeper:
                 "all objects are held: another daemon's log may name them; once none of them is "
                 "needed: rlmm partition end-hold --all --execute"
             )
+
+    def _unread_of_ours(self) -> str | None:
+        """Return what comes of our own presence file, where it can't be read; None: it can."""
+        if self._presence is not None or not self._manager.fleet.others.own_unread:
+            return None
+        return (
+            f"{marker.presence_key(self._broker_id)}, this daemon's own presence file, can't be "
+            "read and is not written over, so nothing is deleted: it may tell of events that the "
+            "log has lost, of any metadata partition. Put a copy of it back; else, once all is "
+            "looked for that failed of it: rlmm partition accept-loss --all"
+        )
 
     def _marker_trouble(self) -> LastError | None:
         """Return why the bucket is refused or was not reached yet, and since when."""
@@ -180,6 +192,9 @@ class StorageKeeper:
         )
         while not manager.fleet.marker_checked:
             await manager.fleet.changed.wait()  # how far an earlier life had read, it alone may say
+        self._runtime.spawn("storage.marker", self._watch_marker())
+        while self._unread_of_ours():
+            await manager.fleet.changed.wait()  # written over, the next life would not know of it
         counts = LiveCounts(manager)
         presence = self._presence = PresenceFile(
             self._backend,
@@ -197,7 +212,6 @@ class StorageKeeper:
         self._begun.set()
         self._runtime.on_drain("presence", lambda: _last_words(presence))
         self._runtime.spawn("storage.presence", presence.run())
-        self._runtime.spawn("storage.marker", self._watch_marker())
         self._runtime.spawn("storage.live counts", counts.run())
         await _tell_of_changes(manager, presence, self._holds, self._losses)
 

@@ -24,6 +24,11 @@ class BucketLog(msgspec.Struct, frozen=True, kw_only=True):
     others: Mapping[int, Mapping[Position, str]] = msgspec.field(default_factory=dict)
     #: Metadata partitions (None: all) whose loss any daemon accepted since our presence file.
     lost_since: Collection[int | None] = ()
+    #: Presence files that can't be read, by each metadata partition of which they may have told
+    #: something: no loss of it was accepted since they were written.
+    unread: Mapping[int, Sequence[str]] = msgspec.field(default_factory=dict)
+    #: This daemon's own is among them.
+    own_unread: bool = False
     #: Gaps whose loss was accepted, by any daemon: log, metadata partition, offsets.
     accepted_gaps: Sequence[tuple[TopicId, int, LogRange]] = ()
 

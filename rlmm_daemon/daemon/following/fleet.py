@@ -303,6 +303,7 @@ class Fleet:
             said_by=lambda: self._reads.said_by_others(partition),
             accepted_start=self.noted.accepted_starts.get(partition, 0),
             accepted_gaps=lambda: self.known.gaps.of(partition),
+            unheard=lambda: self.others.unheard(partition),
             has_storage=self._bucket is not None,
         )
         follower = Follower(partition, context, self.writer(partition, group), begin)

@@ -117,6 +117,7 @@ class Follower(FollowerState):
         """Check these positions too, unless the fold is beyond them in their own epoch."""
         doubted = self._foreign_evidence() is not None
         self._take(Recheck(recorded=tuple(recorded), settled=self.settled, doubted=doubted))
+        self._take(self._judged())  # whom nobody has heard may be others than before
 
     async def accept_loss(self, *, without_looking: bool = False) -> None:
         """Go on without what is missing: an operator said so.
@@ -331,8 +332,7 @@ class Follower(FollowerState):
             # What a snapshot had read of it, which is gone since, nobody accepted to lose.
             if self.history.comparing or not ranges_less([head], self._accepted_gaps()):
                 self.fold.advance(head.end, NO_EPOCH)
-        evidence, comparing = self._foreign_evidence(), self.history.comparing
-        self._take(Doubted(evidence=evidence, comparing=comparing))
+        self._take(Doubted(evidence=self._foreign_evidence(), comparing=self.history.comparing))
         for position in self.following.unconfirmed:
             self._take(
                 Answered(

@@ -101,6 +101,8 @@ class Beginning(msgspec.Struct, frozen=True, kw_only=True):
     #: Where the log started when an operator accepted the loss of its head.
     accepted_start: int
     accepted_gaps: Callable[[], Sequence[LogRange]]
+    #: Presence files that can't be read, of daemons that may have read further.
+    unheard: Callable[[], Sequence[str]] = tuple
     #: Objects of segments that the log lost can be looked for.
     has_storage: bool
 
@@ -151,6 +153,8 @@ class FollowerState:
         #: Seconds from starting to ready, until whoever measures takes them.
         self.replays: deque[float] = deque(maxlen=_REPLAYS_KEPT)
         self._accepted_gaps, self._has_storage = begin.accepted_gaps, begin.has_storage
+        #: Presence files that can't be read, of daemons that may have read the log further.
+        self.unheard = begin.unheard
         #: Objects of segments that the log lost were looked for.
         self.looked_for = False
         #: Offsets that the fold passed over and nobody vouches for, accepted or not.
@@ -251,7 +255,8 @@ class FollowerState:
     @property
     def uncertain(self) -> bool:
         """Whether the log lost what nobody here knows: it may have held the end of a segment."""
-        return bool(self.open_gaps or self.following.unread or self._head_unknown)
+        unknown = self.following.unread or self.unheard() or self._head_unknown
+        return bool(self.open_gaps or unknown)
 
     @property
     def _head_unknown(self) -> bool:
@@ -273,9 +278,8 @@ class FollowerState:
         Segments that are held are not: nothing of them is lost, and repair ends it.
         """
         failed = self.failure is not None and self.failure.reason is FailureReason.HISTORY_LOST
-        return bool(
-            self.open_gaps or self.history.comparing or (failed and not self.following.alarmed)
-        )
+        known = self.open_gaps or self.history.comparing or self.unheard()
+        return bool(known or (failed and not self.following.alarmed))
 
     # For its task.
 
@@ -304,6 +308,7 @@ class FollowerState:
             comparing=self.history.comparing,
             held=len(self.fold.held_records()) if self.fold.holding else 0,
             gaps=offsets(gaps) + strangers if gaps else "",
+            unheard=tuple(self.unheard()),
             means=self._means,
         )
 

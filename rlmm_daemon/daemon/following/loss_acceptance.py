@@ -53,7 +53,7 @@ class LossAcceptance:
         await self._others.heard()
         doubted = self._known.whole_failure or self._known.foreign_evidence
         lacking = [each for each in self._followers.values() if each.lacking]
-        if not doubted and not lacking:
+        if not (doubted or lacking or self._others.unread):
             raise _nothing_missing("the event log", self._followers.values())
         _require_ended(() if doubted else lacking)
         if self._known.recounted is not None:
@@ -72,6 +72,7 @@ class LossAcceptance:
                 await self._known.accept(None, every)
             if doubted and not recounted:  # before anybody follows, and misses it anew
                 await self._forget_known()
+            self._others.unread = {}
             self._known.accept_missing = True
             self._known.foreign_evidence = None
             self._known.whole_failure = None
@@ -119,6 +120,7 @@ class LossAcceptance:
             gaps = _gaps_of(follower, without_looking=without_looking)
             await self._known.accept(follower.partition, {follower.partition: gaps})
             self._reads.give_up(follower.partition)
+            self._others.given_up(follower.partition)
         await self._accept_in(follower, without_looking=without_looking)
 
     async def _accept_in(self, follower: Follower, *, without_looking: bool) -> None:

@@ -1,7 +1,7 @@
 """Other daemons' word on the log: how far they had read it, and what they were told to accept."""
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -12,7 +12,7 @@ from rlmm_daemon.daemon.following.bucket_record import BucketLog, BucketRecord, 
 from rlmm_daemon.daemon.following.follower import Follower
 from rlmm_daemon.daemon.following.known_log import KnownLog
 from rlmm_daemon.daemon.following.known_reads import KnownReads
-from rlmm_daemon.domain.errors import RlmmError
+from rlmm_daemon.domain.errors import RlmmError, StorageUnavailable
 from rlmm_daemon.domain.ids import MetadataPartition
 
 #: Between two looks for what other daemons were told to accept, while that is of interest.
@@ -43,6 +43,13 @@ class OthersWord:
         self._is_there = False
         #: Whose loss some daemon accepted, while what this one had read may be from before.
         self._lost: set[int] = set()
+        #: Presence files that could not be read when the bucket was last asked, by partition.
+        self.unread: Mapping[int, Sequence[str]] = {}
+        #: This daemon's own is among them: what it tells once it can be read is from before.
+        self.own_unread = False
+        #: Followed since all files could be read: what one that is damaged since said of it then
+        #: was held against the log, and what was read further this daemon has read, too.
+        self._all_heard: set[MetadataPartition] = set()
 
     def newcomer(self, partition: MetadataPartition) -> None:
         """It is followed from now on: others are asked for it soon."""
@@ -50,8 +57,17 @@ class OthersWord:
             self._unheard.add(partition)
             self._newcomer.ring()
 
+    def unheard(self, partition: MetadataPartition) -> Sequence[str]:
+        """Return the presence files that may tell of it what nobody here has heard."""
+        return () if partition in self._all_heard else self.unread.get(partition, ())
+
+    def given_up(self, partition: MetadataPartition) -> None:
+        """The loss of whatever anybody had read of it was accepted."""
+        self.unread = {n: files for n, files in self.unread.items() if n != partition}
+
     def left(self, follower: Follower) -> None:
         """It is not followed any more: what was said of a loss here ends with that."""
+        self._all_heard.discard(follower.partition)
         if follower.partition in self._lost:
             self._lost.discard(follower.partition)
             if not follower.position_confirmed:
@@ -110,22 +126,38 @@ class OthersWord:
         """
         if self._bucket is not None:
             self._hear_others(await self._bucket.log(), [partition])
+            if files := self.unread.get(partition):
+                raise StorageUnavailable(
+                    f"how far their daemons had read the event log nobody knows, so nothing that "
+                    f"another broker began is ended: can't be read: {', '.join(files)}"
+                )
 
     def _hear_others(self, marker: BucketLog | None, numbers: Collection[int]) -> None:
         """Take up how far other daemons had read, and have these partitions checked for it."""
         assert self._known.identity is not None, "the log is open"
+        before, self.unread, own_unread = self.unread, {}, self.own_unread
+        self.own_unread = False
         if marker is not None and marker.topic_id == self._known.identity.topic_id:
+            if own_unread and not marker.own_unread:
+                self.reads.hear_own(marker.positions)
             self.reads.hear_others(marker.others)
-        for follower in [f for f in self._followers.values() if f.partition in numbers]:
-            positions = self.reads.said_of(follower.partition)
-            if self._known.foreign_evidence is not None or positions:
-                follower.recheck(positions)
+            self.unread, self.own_unread = marker.unread, marker.own_unread
+        if before != self.unread:
+            self._known.changed.ring()
+        for follower in list(self._followers.values()):
+            partition = follower.partition
+            waits = bool(before.get(partition)) and partition not in self._all_heard
+            if partition in numbers or waits:
+                if not self.unread.get(partition):
+                    self._all_heard.add(partition)
+                follower.recheck(self.reads.said_of(partition))
 
     async def keep_learning_gaps(self) -> None:
         """Ask the bucket again, for what other daemons know.
 
-        While a follower lacks offsets, whether one was told to accept that; and how far they had
-        read of what this daemon begins to follow.
+        While a follower lacks offsets, whether one was told to accept that; how far they had read
+        of what this daemon begins to follow; and while a presence file can't be read, whether it
+        can by now.
         """
         told = ""
         while True:
@@ -134,7 +166,7 @@ class OthersWord:
                     await self._newcomer.wait()
             unheard = frozenset(self._unheard)
             lacking = any(f.open_gaps for f in self._followers.values())
-            if self._bucket is None or not (unheard or lacking):
+            if self._bucket is None or not (unheard or lacking or self.unread):
                 continue
             try:
                 marker = await self._bucket.log()
@@ -146,7 +178,7 @@ class OthersWord:
             told = ""
             await self._take_up_gaps(marker)
             self._unheard -= unheard
-            if unheard:
+            if unheard or self.unread:
                 self._hear_others(marker, unheard)
 
     async def _take_up_gaps(self, marker: BucketLog | None) -> None:

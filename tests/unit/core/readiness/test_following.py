@@ -75,6 +75,7 @@ MEANS = [
 ]
 NONE = MEANS[0]
 WHOLE = Judged(reached=True, settled=FURTHER, comparing=False, held=0, gaps="", means=NONE)
+UNHEARD = ((), ("7.json", "8.json"))
 LOST, LOOPS = FailureReason.HISTORY_LOST, FailureReason.CRASH_LOOP
 
 #: For each kind of input, one of each that could make a difference.
@@ -114,10 +115,11 @@ INPUTS: dict[type[Input], list[Input]] = {
             comparing=comparing,
             held=held,
             gaps=gaps,
+            unheard=unheard,
             means=means,
         )
-        for reached, settled, comparing, held, gaps, means in product(
-            BOTH, [None, FURTHER, Position(9, 2)], BOTH, [0, 2], ["", "offset 3"], MEANS
+        for reached, settled, comparing, held, gaps, unheard, means in product(
+            BOTH, [None, FURTHER, Position(9, 2)], BOTH, [0, 2], ["", "offset 3"], UNHEARD, MEANS
         )
     ],
     Trimmed: [Trimmed(position=3, start=8, doubted=doubted) for doubted in BOTH],
@@ -147,7 +149,7 @@ assert ROLES.keys() == set(get_args(Role)), "in every role"
 
 
 def lacking(told: Judged) -> bool:
-    return bool(told.comparing or told.gaps or told.held)
+    return bool(told.comparing or told.gaps or told.held or told.unheard)
 
 
 def lies_before(read: Position, at: Position) -> bool:
@@ -270,7 +272,7 @@ def test_what_is_ready_is_not_when_something_is_missing(told):
         whole = not lacking(told) and (one.accounted or not told.means.doubted)
         assert isinstance(after.role, Ready if whole else Replaying)
         assert not effects, "it was served before"
-        assert (after.failure is not None) == bool(told.gaps or told.held)
+        assert (after.failure is not None) == bool(told.gaps or told.held or told.unheard)
 
 
 @pytest.mark.parametrize("kind", INPUTS)
@@ -405,6 +407,29 @@ def ahead_of(*positions: Position) -> Following:
         one, _ = step(one, answer, 5)
     assert (one.unconfirmed, one.ahead) == ((), positions)
     return step(one, Checked(), 5)[0]
+
+
+def test_what_nobody_has_heard_keeps_it_from_ready_until_that_can_be_read():
+    one = Following(partition=MetadataPartition(4), role=Replaying())
+    asks = Means(storage=True, looked_for=False, doubted=False)
+    told = replace(WHOLE, unheard=UNHEARD[1], means=asks)
+    one, effects = step(one, told, 5)
+    assert (one.role, effects) == (Replaying(), ())
+    assert one.failure == Failure(
+        FailureReason.PRESENCE_UNREAD,
+        "can't be read: 7.json, 8.json",
+        5,
+        instead="rlmm log recover 4",
+    )
+    assert step(one, replace(told, reached=False), 9)[0].failure == one.failure
+    lost, effects = step(one, replace(WHOLE, gaps="offset 3"), 9)
+    assert effects == ()
+    assert lost.failure is not None
+    assert lost.failure.reason is LOST, "what was behind it shows"
+    assert step(lost, told, 11)[0].failure == lost.failure
+    ready, effects = step(one, WHOLE, 9)
+    assert (ready.role, ready.failure, effects) == (Ready(), None, (Serve(),))
+    assert isinstance(step(ready, told, 11)[0].role, Replaying)
 
 
 def test_a_confirmed_position_stays_until_it_was_read_in_its_epoch():

@@ -1,7 +1,7 @@
 """What the bucket says of the log: its marker, our presence file, accepted losses."""
 
 import random
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -289,6 +289,51 @@ async def test_what_another_had_read_is_void_by_a_loss_that_was_accepted_after_i
     assert not await others_of(storage, bucket)
     clock.at_ms += 1_000
     assert await others_of(storage, bucket, read_by(2, written_at_ms=clock.at_ms - apart_ms))
+
+
+@pytest.mark.parametrize("number", [MetadataPartition(1), None])
+@pytest.mark.parametrize("broker_id", [1, 2])
+async def test_a_file_that_cannot_be_read_is_told_of_until_what_it_may_say_is_accepted(
+    broker_id, number
+):
+    """Its words may be of any metadata partition; ours only our own acceptance makes void."""
+    clock = HandClock()
+    storage = MemoryStorage(MemoryBucket(), clock=clock)
+    bucket = Bucket(storage, layout=Layout(), rng=random.Random(1))
+    await bucket.open(identity())
+    key = marker.presence_key(broker_id)
+
+    async def unread() -> Mapping[int, Sequence[str]]:
+        found = await recorded(storage, bucket).log()
+        assert found is not None
+        assert found.own_unread == (broker_id == 1 and bool(found.unread))
+        return found.unread
+
+    await storage.overwrite_control(key, marker.encode(read_by(broker_id)))
+    assert await unread() == {}
+    await storage.overwrite_control(f"{key}.bak", b"{")
+    assert await unread() == {}, "nobody's word"
+    large = b" " * (marker.CONTROL_BYTES_MAX + 1)
+    for damage in (b"", b"{", large):
+        await storage.overwrite_control(key, damage)
+        assert await unread() == {0: [key], 1: [key], 2: [key]}
+    clock.at_ms += 1_000
+    left = {n: [key] for n in range(3) if number is not None and n != number}
+    others = RecordedLog(
+        storage,
+        bucket,
+        broker_id=BrokerId(5),
+        cluster_id="c1",
+        now_ms=clock.now_ms,
+        state=StateDirectory(LocalDisk(), "/nowhere"),
+    )
+    await others.accept_loss(number, named(OURS), {})
+    assert await unread() == ({n: [key] for n in range(3)} if broker_id == 1 else left)
+    await recorded(storage, bucket, now_ms=clock.at_ms).accept_loss(number, named(OURS), {})
+    assert await unread() == left
+    clock.at_ms += 1_000
+    await storage.overwrite_control(key, b"[")
+    assert set(await unread()) == {0, 1, 2}, "it was damaged since"
 
 
 @pytest.mark.parametrize("passes", [False, True])

@@ -8,9 +8,12 @@ import pytest
 
 from rlmm_daemon.codec.marker import AcceptedLoss
 from rlmm_daemon.codec.state_files import Position
+from rlmm_daemon.core.readiness.states import FailureReason
 from rlmm_daemon.daemon.base.caller import Caller
 from rlmm_daemon.daemon.bucket.storage_keeper import _tell_of_changes, presence_of
+from rlmm_daemon.daemon.following import others_word
 from rlmm_daemon.daemon.following.bucket_record import BucketLog
+from rlmm_daemon.domain.errors import PartitionFailed, StorageUnavailable
 from rlmm_daemon.domain.ids import uuid_text
 from tests.unit.daemon.events import TP, of, started, until, updated
 from tests.unit.daemon.metadata.test_previous_state import FakeBucket
@@ -86,6 +89,82 @@ async def test_what_failed_of_it_here_is_not_told_once_nobody_follows_it(rig):
         manager.replace_assignment([], [])
         await until(lambda: NUMBER not in manager.fleet.followers)
         assert NUMBER not in presence_of(manager).partitions
+
+
+def says(manager: Any, **unread: Any) -> BucketLog:
+    identity = manager.fleet.identity
+    return BucketLog(topic_id=identity.topic_id, partition_count=identity.partition_count, **unread)
+
+
+async def test_what_is_followed_beside_a_file_that_cannot_be_read_fails_until_it_can(
+    rig, monkeypatch
+):
+    monkeypatch.setattr(others_word, "GAPS_SECONDS", 0.01)
+    bucket = FakeBucket(None)
+    async with rig.manager() as manager:
+        await read(manager)
+        unread = says(manager, unread={NUMBER: ["7.json"]})
+        whole = says(manager)
+    bucket.known = unread
+    async with rig.manager(bucket=bucket) as manager:
+        manager.replace_assignment([TP], [])
+        await until(lambda: manager.fleet.followers and manager.fleet.followers[NUMBER].failure)
+        follower = manager.fleet.followers[NUMBER]
+        assert follower.failure.reason is FailureReason.PRESENCE_UNREAD
+        assert follower.uncertain, "nothing is certain that a repair would append"
+        assert presence_of(manager).partitions[NUMBER].state == "failed"
+        with pytest.raises(PartitionFailed, match=r"can't be read: 7\.json"):
+            manager.lookups.remote_log_segment_metadata(TP, 0, 5, Caller.BROKER)
+        follower.retry()
+        await until(lambda: follower.failure is not None and not follower.restarting)
+        bucket.known = whole
+        await until(lambda: manager.lookups.is_ready(TP))
+        # Damaged from now on: its words were heard, but for what it may have said since.
+        bucket.known = unread
+        with pytest.raises(StorageUnavailable, match=r"7\.json"):
+            await manager.fleet.others.ask_others(NUMBER)
+        assert manager.lookups.is_ready(TP)
+        manager.replace_assignment([], [])
+        await until(lambda: NUMBER not in manager.fleet.followers)
+        manager.replace_assignment([TP], [])
+        await until(lambda: NUMBER in manager.fleet.followers)
+        await until(lambda: manager.fleet.followers[NUMBER].failure is not None)
+
+
+@pytest.mark.parametrize("everything", [False, True])
+async def test_a_loss_that_is_accepted_beside_it_ends_that_at_once(rig, everything):
+    bucket = FakeBucket(None)
+    async with rig.manager() as manager:
+        await read(manager)
+        bucket.known = says(manager, unread={0: ["7.json"], 1: ["7.json"], 2: ["7.json"]})
+    async with rig.manager(bucket=bucket) as manager:
+        manager.replace_assignment([TP], [])
+        await until(lambda: manager.fleet.followers and manager.fleet.followers[NUMBER].failure)
+        acceptance = manager.fleet.acceptance
+        if everything:
+            await acceptance.accept_all()
+        else:
+            await acceptance.accept(manager.fleet.followers[NUMBER])
+        await until(lambda: manager.lookups.is_ready(TP))
+        assert bucket.accepted[0][0] == (None if everything else NUMBER)
+
+
+async def test_what_an_own_file_says_that_can_be_read_again_is_held_against_the_log(
+    rig, monkeypatch
+):
+    monkeypatch.setattr(others_word, "GAPS_SECONDS", 0.01)
+    bucket = FakeBucket(None)
+    async with rig.manager() as manager:
+        await read(manager)
+        bucket.known = says(manager, unread={NUMBER: ["1.json"]}, own_unread=True)
+        whole = says(manager, positions={NUMBER: Position(9, 0)})
+    async with rig.manager(bucket=bucket) as manager:
+        manager.replace_assignment([TP], [])
+        await until(lambda: manager.fleet.followers and manager.fleet.followers[NUMBER].failure)
+        bucket.known = whole
+        follower = manager.fleet.followers[NUMBER]
+        await until(lambda: follower.failure.reason is FailureReason.HISTORY_LOST)
+        assert presence_of(manager).partitions[NUMBER].next_offset == 9
 
 
 async def cut_off(rig, manager: Any) -> Any:
