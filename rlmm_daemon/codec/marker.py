@@ -26,8 +26,10 @@ COPY_DEADLINE_SECONDS_MAX: Final = 315_360_000
 #: A control object beyond this is nobody's; far above a table of 65,535 layouts' usual size.
 CONTROL_BYTES_MAX: Final = 1024 * 1024
 
+#: The last second that a calendar has, in ms since 1970.
+CONTROL_MS_MAX: Final = 253_402_300_799_000
 #: A time in ms since 1970 that a calendar has.
-CalendarMs = Annotated[int, Meta(ge=0, le=253_402_300_799_000)]
+CalendarMs = Annotated[int, Meta(ge=0, le=CONTROL_MS_MAX)]
 
 _S = TypeVar("_S", bound=msgspec.Struct)
 

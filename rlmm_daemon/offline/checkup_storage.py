@@ -8,14 +8,22 @@ from contextlib import aclosing
 from typing import Final
 
 from rlmm_daemon.adapters.os.lock_place import place_of
-from rlmm_daemon.codec.marker import BucketMarker, Hold, Presence, decode_presence, presence_key
+from rlmm_daemon.codec.marker import (
+    PRESENCE_PREFIX,
+    BucketMarker,
+    Hold,
+    Presence,
+    decode_presence,
+    presence_key,
+)
 from rlmm_daemon.config import Config
 from rlmm_daemon.core import phrases
 from rlmm_daemon.core.readiness.marker_verdict import IF_NONE, REBUILD, why_remade
 from rlmm_daemon.core.storage.layout import SEGMENT_KEY
 from rlmm_daemon.core.storage.pace import SLOW_SECONDS
 from rlmm_daemon.daemon.base.state_directory import LOCK
-from rlmm_daemon.domain.errors import Malformed, RlmmError
+from rlmm_daemon.daemon.bucket.presence_files import present
+from rlmm_daemon.domain.errors import Malformed, RlmmError, StorageUnavailable
 from rlmm_daemon.offline.finding import CheckResult
 from rlmm_daemon.offline.verification import kept_marker, rows_of
 from rlmm_daemon.ports.storage import RemoteStorage
@@ -27,6 +35,7 @@ OBJECTS_MAX: Final = 1_000
 SKEW_MS: Final = 300_000
 _CHECK = "bucket marker"
 _BROKER_ID = "broker id"
+_PRESENCE = "presence files"
 
 
 _UNREAD: Final = (
@@ -49,6 +58,7 @@ async def marker(config: Config, seconds: float) -> list[CheckResult]:
             holds = present.held if present else ()
             ages = await _ages(made.backend) if holds else []
             other = await _other_daemon(made.backend, config)
+            other += await _presences(made.backend)
         kept, unread = await _copy(config)
         judged = _judged(config, made.bucket.name, present, kept)
         return [judged, *unread, *copied(holds, ages), *other, *slow(took)]
@@ -150,8 +160,39 @@ async def _other_daemon(storage: RemoteStorage, config: Config) -> list[CheckRes
     try:
         presence = decode_presence(control.data)
     except Malformed:
-        return []  # the daemon tells of that, and writes it anew
+        return []  # `_presences` tells of that
     return other_daemon(presence, place_of(f"{config.daemon.state_dir}/{LOCK}"))
+
+
+async def _presences(storage: RemoteStorage) -> list[CheckResult]:
+    """Tell which presence files can't be read, or that nobody may see which there are."""
+    try:
+        unread = (await present(storage)).unread
+    except StorageUnavailable as error:
+        if error.fields.get("reason") != "denied":
+            raise
+        return [
+            CheckResult(
+                check=_PRESENCE,
+                verdict="warning",
+                found=f"{PRESENCE_PREFIX} can't be listed: {error.message}",
+                advice="allow the listing (rlmm storage doctor says how): files of brokers that "
+                "the cluster does not name are not seen, so what their daemons had read of the "
+                "event log may be lost unnoticed",
+            )
+        ]
+    if not unread:
+        return []
+    return [
+        CheckResult(
+            check=_PRESENCE,
+            verdict="failed",
+            found=f"{', '.join(sorted(unread))} can't be read: how far their daemons had read the "
+            "event log nobody knows",
+            advice="a daemon of another broker that runs writes its own anew within a minute; "
+            "else put a copy back, or type what rlmm explain names",
+        )
+    ]
 
 
 def other_daemon(presence: Presence, place: str) -> list[CheckResult]:

@@ -30,7 +30,7 @@ from rlmm_daemon.core.readiness.marker_verdict import (
     why_remade,
 )
 from rlmm_daemon.core.storage.layout import LOCAL_TIERED_STORAGE
-from rlmm_daemon.daemon.bucket.presence import present as presence_files
+from rlmm_daemon.daemon.bucket.presence_files import present as presence_files
 from rlmm_daemon.domain.errors import (
     InvalidArgument,
     Malformed,

@@ -134,6 +134,8 @@ class ControlObject(msgspec.Struct, frozen=True, kw_only=True):
 
     data: bytes
     etag: str
+    #: When the storage took it, in ms since 1970; None: it does not say.
+    modified_ms: int | None = None
 
 
 class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,6 +22,7 @@ from rlmm_daemon.daemon.base.services import Services
 from rlmm_daemon.daemon.base.state_directory import LOCK, StateDirectory
 from rlmm_daemon.daemon.bucket.owed import NoBucket
 from rlmm_daemon.daemon.bucket.presence import Author
+from rlmm_daemon.daemon.bucket.presence_files import PresenceReader
 from rlmm_daemon.daemon.bucket.recorded_log import RecordedLog
 from rlmm_daemon.daemon.bucket.storage_keeper import StorageKeeper
 from rlmm_daemon.daemon.cleaner.cluster_view import ClusterView
@@ -109,6 +110,11 @@ class Daemon:
             instead=InThreads(), passes_max=_PASSES_A_COPY * config.copy.parallelism
         )
         self._storage = adapters.storage_of(config, self._rng, passes=self._passes)
+        self._presences = (
+            None
+            if self._storage is None
+            else PresenceReader(self._storage.backend, config.daemon.broker_id)
+        )
 
     async def serve(self) -> None:
         """Run until a stop was ordered and drained, or until something failed."""
@@ -124,6 +130,8 @@ class Daemon:
             )
             manager = self._manager(log)
             cluster = ClusterRoom(self._config, manager, self._clock, self._rng)
+            if self._presences is not None and self._config.asks_brokers:
+                self._presences.named = cluster.view.brokers
             try:
                 async with asyncio.TaskGroup() as jobs:
                     await self._serve_rooms(manager, cluster, jobs)
@@ -163,6 +171,7 @@ class Daemon:
             cluster_id=cluster_id,
             now_ms=now_ms,
             state=state,
+            presences=self._presences,
         )
 
     async def _serve_rooms(
@@ -379,6 +388,7 @@ class Daemon:
                 host=f"{socket.gethostname()}, pid {os.getpid()}",
             ),
             private_log=not self._config.shares_log,
+            presences=self._presences,
         )
 
     def _on_drain(self, manager: Manager, copier: Copier, server: Server) -> None:

@@ -165,7 +165,9 @@ class MemoryStorage:
         """Return a small object."""
         await self._reach()
         stored = self.bucket.objects.get(key)
-        return None if stored is None else ControlObject(data=stored.body, etag=stored.etag)
+        if stored is None:
+            return None
+        return ControlObject(data=stored.body, etag=stored.etag, modified_ms=stored.modified_ms)
 
     async def put_control(self, key: str, data: bytes, *, if_etag: str | None) -> str:
         """Compare and set, in one step of the loop."""

@@ -68,6 +68,8 @@ class PresenceFiles(msgspec.Struct, frozen=True, kw_only=True):
     told: Sequence[Presence] = ()
     #: Keys of files that can't be read, and when the storage took them.
     unread: Mapping[str, int] = msgspec.field(default_factory=dict)
+    #: Why not even those of brokers in the cluster were asked for; None: they were.
+    unnamed: str | None = None
 
 
 async def _no_files() -> PresenceFiles:

@@ -8,19 +8,18 @@ import asyncio
 import hashlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import msgspec
 import structlog
-from msgspec.structs import replace
 
 from rlmm_daemon.codec import marker
 from rlmm_daemon.codec.marker import Hold, OtherDaemon, Presence, PresencePartition
 from rlmm_daemon.core.explain.facts import LastError
 from rlmm_daemon.core.readiness import twins
 from rlmm_daemon.core.readiness.twins import Alone, Doubted, Met, Others, Own, Standing, Unread
-from rlmm_daemon.daemon.bucket.bucket import OTHER_DAEMON, PresenceFiles
+from rlmm_daemon.daemon.bucket.bucket import OTHER_DAEMON
 from rlmm_daemon.domain.errors import Malformed, StorageUnavailable, UnavailableError
 from rlmm_daemon.ports.clock import Clock
 from rlmm_daemon.ports.storage import RemoteStorage
@@ -84,45 +83,6 @@ class Remembrance(Protocol):
 
 async def _nothing() -> None:
     """Do nothing about another daemon."""
-
-
-async def present(storage: RemoteStorage) -> PresenceFiles:
-    """Return what each daemon says of itself.
-
-    Each is said to be written when the storage took it: its daemon's clock may be wrong. What else
-    lies beside the files, as consoles and people put it there, is nobody's word.
-
-    Raises:
-        StorageUnavailable: not all of them could be asked for.
-    """
-    async with aclosing(storage.list(marker.PRESENCE_PREFIX)) as pages:
-        rows = [row async for page in pages for row in page]
-    found, unread = list[Presence](), dict[str, int]()
-    for row in rows:
-        try:
-            control = await storage.get_control(row.key)
-            if control is not None:
-                said = marker.decode_presence(control.data)
-                found.append(replace(said, written_at_ms=row.modified_ms))
-        except Malformed:  # newer, damaged or too large
-            if marker.is_presence_key(row.key):
-                unread[row.key] = row.modified_ms
-    return PresenceFiles(told=found, unread=unread)
-
-
-async def present_or_denied(storage: RemoteStorage) -> PresenceFiles:
-    """Return what each daemon says of itself; nothing where the storage lets nobody list them.
-
-    Raises:
-        StorageUnavailable: nobody can say now.
-    """
-    try:
-        return await present(storage)
-    except StorageUnavailable as error:
-        if error.fields.get("retry") is not False:
-            raise
-        log.warning("what other daemons have read is not known", error=error.message)
-        return PresenceFiles()
 
 
 class PresenceFile:

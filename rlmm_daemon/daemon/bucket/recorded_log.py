@@ -6,14 +6,20 @@ import structlog
 from msgspec.structs import replace
 
 from rlmm_daemon.codec import marker
-from rlmm_daemon.codec.marker import MARKER_KEY, AcceptedGap, BucketMarker, Presence
+from rlmm_daemon.codec.marker import (
+    CONTROL_MS_MAX,
+    MARKER_KEY,
+    AcceptedGap,
+    BucketMarker,
+    Presence,
+)
 from rlmm_daemon.codec.state_files import Position
 from rlmm_daemon.core.readiness.marker_verdict import REBUILD
 from rlmm_daemon.daemon.base.state_directory import StateDirectory
 from rlmm_daemon.daemon.bucket import acceptance, storage_clock
 from rlmm_daemon.daemon.bucket.bucket import Bucket
 from rlmm_daemon.daemon.bucket.owed import gaps_of, loss_of, owe
-from rlmm_daemon.daemon.bucket.presence import present_or_denied
+from rlmm_daemon.daemon.bucket.presence_files import PresenceReader
 from rlmm_daemon.daemon.following.bucket_record import BucketLog
 from rlmm_daemon.daemon.following.history import furthest
 from rlmm_daemon.domain.errors import Malformed, UnavailableError
@@ -43,6 +49,7 @@ class RecordedLog:
         cluster_id: str | None,
         now_ms: Callable[[], int],
         state: StateDirectory,
+        presences: PresenceReader | None = None,
     ) -> None:
         self._storage = storage
         self._bucket = bucket
@@ -50,6 +57,7 @@ class RecordedLog:
         self._cluster_id = cluster_id
         self._now_ms = now_ms
         self._state = state
+        self._presences = presences or PresenceReader(storage, broker_id)
 
     async def log(self) -> BucketLog | None:
         """Return the marker's log, and how far an earlier life of this daemon had read it."""
@@ -61,8 +69,11 @@ class RecordedLog:
         except Malformed as damage:
             raise Malformed(f"{damage.message}; restore it, or run: {REBUILD}") from damage
         dated = await self._dated(present)
-        files = await present_or_denied(self._storage)
-        said, unread = await self._said(dated), self._unread(dated, files.unread)
+        files = await self._presences.read()
+        unheard = dict(files.unread)
+        if files.unnamed is not None:
+            unheard[files.unnamed] = CONTROL_MS_MAX  # no acceptance says anything of that
+        said, unread = await self._said(dated), self._unread(dated, unheard)
         own = marker.presence_key(self._broker_id)
         return BucketLog(
             cluster_id=present.cluster_id,

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from types import MappingProxyType
 
 import msgspec
@@ -31,8 +30,8 @@ from rlmm_daemon.daemon.bucket.presence import (
     Author,
     PresenceFacts,
     PresenceFile,
-    present_or_denied,
 )
+from rlmm_daemon.daemon.bucket.presence_files import PresenceReader
 from rlmm_daemon.daemon.bucket.storage_past import RecordedPast
 from rlmm_daemon.daemon.metadata.manager import Manager
 from rlmm_daemon.daemon.process.runtime import Runtime
@@ -74,6 +73,7 @@ class StorageKeeper:
         metrics: StorageMetrics | None = None,
         author: Callable[[], Author] = Author,
         private_log: bool = False,
+        presences: PresenceReader | None = None,
     ) -> None:
         """`author` is asked for when the log is open, so that the state directory is locked.
 
@@ -90,7 +90,8 @@ class StorageKeeper:
         self._author, self._private_log = author, private_log
         self._begun = asyncio.Event()
         bucket.require_alone = self._require_alone
-        bucket.presences = partial(present_or_denied, backend)
+        self._presences = presences or PresenceReader(backend, broker_id)
+        bucket.presences = self._presences.read_named
         self._refused: LastError | None = None
         self._presence: PresenceFile | None = None
 
@@ -100,7 +101,15 @@ class StorageKeeper:
             return refused
         if (trouble := self._trouble_by_cluster() or self._unread_of_ours()) is not None:
             return LastError(message=trouble, at_ms=self._manager.clock.now_ms())
-        return None if self._presence is None else self._unwritten(self._presence)
+        unwritten = None if self._presence is None else self._unwritten(self._presence)
+        return unwritten or self._unseen()
+
+    def _unseen(self) -> LastError | None:
+        """Return why daemons of other brokers may have read further unseen, where they share it."""
+        unseen = None if self._private_log else self._presences.unseen
+        if unseen is None:
+            return None
+        return LastError(message=unseen, at_ms=self._manager.clock.now_ms())
 
     @staticmethod
     def _unwritten(presence: PresenceFile) -> LastError | None:

@@ -5,7 +5,7 @@ A partial answer changes nothing: what was known stays, with its age and what we
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 import msgspec
@@ -76,6 +76,10 @@ class ClusterView:
     def age_seconds(self) -> float | None:
         """How old the newest complete answer is; None: there was none yet."""
         return None if self.facts is None else self._clock.monotonic() - self.facts.asked_at
+
+    def brokers(self) -> Collection[BrokerId] | None:
+        """Return the brokers, fenced ones too, at the newest complete answer; None: none yet."""
+        return None if self.facts is None else self.facts.brokers.keys()
 
     def owned(self) -> frozenset[MetadataPartition]:
         """Return the metadata partitions that this broker led at the newest complete answer."""

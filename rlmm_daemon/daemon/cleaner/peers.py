@@ -7,7 +7,7 @@ from typing import Final, Protocol
 import msgspec
 
 from rlmm_daemon.codec.marker import Presence
-from rlmm_daemon.daemon.bucket.presence import present
+from rlmm_daemon.daemon.bucket.presence_files import present
 from rlmm_daemon.domain.errors import RlmmError
 from rlmm_daemon.domain.ids import BrokerId
 from rlmm_daemon.ports.cluster import Cluster

@@ -1,13 +1,17 @@
 """What `rlmm doctor` says of holds by the times of a bucket's objects, and of other daemons."""
 
+from collections.abc import AsyncGenerator
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
 from rlmm_daemon.adapters.os.clock import SystemClock
-from rlmm_daemon.codec.marker import Hold, OtherDaemon, Presence
+from rlmm_daemon.codec.marker import Hold, OtherDaemon, Presence, presence_key
+from rlmm_daemon.domain.errors import StorageUnavailable
 from rlmm_daemon.offline import checkup_storage
 from rlmm_daemon.offline.checkup_storage import SKEW_MS, copied, other_daemon, slow
-from tests.support.memory_storage import MemoryStorage
+from tests.support.memory_storage import MemoryBucket, MemoryStorage
 
 AT = 1_700_000_000_000
 
@@ -98,3 +102,26 @@ def test_a_storage_that_takes_its_time_is_called_slow():
     (told,) = slow(4.26)
     assert (told.check, told.verdict) == ("storage", "warning")
     assert "takes 4.3 s" in told.found
+
+
+class Bucket(MemoryStorage):
+    """A bucket of presence files; its policy may allow no listing."""
+
+    lists = True
+
+    async def list(self, prefix: str) -> AsyncGenerator[Any, None]:
+        if not self.lists:
+            raise StorageUnavailable("access denied", reason="denied", retry=False)
+        async for page in super().list(prefix):
+            yield page
+
+
+async def test_presence_files_that_cannot_be_read_or_listed_are_told_of():
+    storage = Bucket(MemoryBucket(), clock=SystemClock())
+    assert await checkup_storage._presences(storage) == []
+    await storage.overwrite_control(presence_key(7), b"{")
+    (found,) = await checkup_storage._presences(storage)
+    assert (found.verdict, presence_key(7) in found.found) == ("failed", True)
+    storage.lists = False
+    (found,) = await checkup_storage._presences(storage)
+    assert (found.verdict, "can't be listed" in found.found) == ("warning", True)

@@ -182,13 +182,13 @@ class Tree:
         """Return a small file whole."""
         with self.root.told(f"read of {key}"):
             try:
-                data = _read(self.root.file(key))
+                data, modified_ms = _read(self.root.file(key))
             except FileNotFoundError:
                 self.root.check()
                 return None
             if self.root.taken:
                 self.root.check()  # else a marker would vouch for what stood here before
-        return ControlObject(data=data, etag=etag_of(data))
+        return ControlObject(data=data, etag=etag_of(data), modified_ms=modified_ms)
 
     def try_put_control(self, key: str, data: bytes, if_etag: str | None) -> str | None:
         """Compare and set under a lock file; None while another process holds the lock."""
@@ -309,12 +309,14 @@ class Tree:
         return rows
 
 
-def _read(path: str) -> bytes:
-    """Return a small file, which nobody writes to once it has its name."""
+def _read(path: str) -> tuple[bytes, int]:
+    """Return a small file, which nobody writes to once it has its name, and when it was written."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         # A buffer of the largest size, as a file object takes, is a call of the kernel's by itself.
-        return os.read(descriptor, min(os.fstat(descriptor).st_size, CONTROL_BYTES_MAX))
+        status = os.fstat(descriptor)
+        data = os.read(descriptor, min(status.st_size, CONTROL_BYTES_MAX))
+        return data, status.st_mtime_ns // 1_000_000
     finally:
         os.close(descriptor)
 

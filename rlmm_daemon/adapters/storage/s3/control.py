@@ -92,7 +92,10 @@ async def _read(client: Client, key: str) -> tuple[ControlObject, dict[str, str]
         data = await answer["Body"].raw_stream.read()
     finally:
         answer["Body"].close()
-    return ControlObject(data=data, etag=told(answer, "ETag")), answer.get("Metadata", {})
+    when = answer.get("LastModified")
+    modified_ms = None if when is None else int(when.timestamp() * 1000)
+    control = ControlObject(data=data, etag=told(answer, "ETag"), modified_ms=modified_ms)
+    return control, answer.get("Metadata", {})
 
 
 def _is_own(present: tuple[ControlObject, dict[str, str]], data: bytes, tag: str) -> bool:

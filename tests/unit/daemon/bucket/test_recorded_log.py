@@ -24,6 +24,7 @@ from rlmm_daemon.daemon.bucket import acceptance
 from rlmm_daemon.daemon.bucket.bucket import Bucket
 from rlmm_daemon.daemon.bucket.live_marker import BucketIdentity
 from rlmm_daemon.daemon.bucket.owed import NoBucket
+from rlmm_daemon.daemon.bucket.presence_files import PresenceReader
 from rlmm_daemon.daemon.bucket.recorded_log import RecordedLog
 from rlmm_daemon.daemon.bucket.storage_past import RecordedPast
 from rlmm_daemon.domain.errors import ConfigError, Malformed, StorageUnavailable
@@ -67,6 +68,8 @@ def recorded(
     cluster_id: str | None = "c1",
     state: StateDirectory | None = None,
     now_ms: int = 77,
+    *,
+    presences: PresenceReader | None = None,
 ) -> RecordedLog:
     return RecordedLog(
         storage,
@@ -75,6 +78,7 @@ def recorded(
         cluster_id=cluster_id,
         now_ms=lambda: now_ms,
         state=state or StateDirectory(LocalDisk(), "/nowhere"),
+        presences=presences,
     )
 
 
