@@ -7,7 +7,8 @@ from typing import Final
 from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.codec.marker import Presence
 from rlmm_daemon.config import Config
-from rlmm_daemon.daemon.bucket.presence import LEASE_SECONDS, present_or_denied
+from rlmm_daemon.daemon.bucket.presence import LEASE_SECONDS
+from rlmm_daemon.daemon.bucket.presence_files import present
 from rlmm_daemon.daemon.cleaner.peers import CLOCK_SLACK_MS
 from rlmm_daemon.domain.errors import InvalidArgument
 from rlmm_daemon.domain.ids import MetadataPartition, uuid_text
@@ -32,7 +33,7 @@ async def require_stopped(config: Config, source: str, log: LogIdentity) -> None
         return
     try:
         await storage.backend.open()
-        files = await present_or_denied(storage.backend)
+        files = await present(storage.backend)
     finally:
         await storage.backend.close()
     if files.unread:
