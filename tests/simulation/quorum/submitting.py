@@ -269,7 +269,13 @@ class Life:
             found: list[tuple[int, bytes | None]] = []
             begun, form, lacking = at, None, False
             while at < end:
-                batch = await folding.batch(partition, at)
+                try:
+                    batch = await folding.batch(partition, at)
+                except StorageUnavailable:
+                    assert not whole, "nothing fails any more"
+                    assert folding.applied < self._node.log.start, "refused for no checkpoint"
+                    world.counts["reads refused"] += 1
+                    return
                 assert batch.next_offset > at, "a read that goes nowhere"
                 form = batch.dropped_to if form is None else form
                 lacking |= batch.dropped_to not in (0, form)  # compacted meanwhile, as it is read
