@@ -258,15 +258,16 @@ class LocalStorage:
     ) -> Sequence[StoredObject]:
         self._root.check()
         try:
-            with self._root.told("copy"):
+            with self._root.told("copy", *(self._root.file(key) for _, key, _ in objects)):
                 return attempt.run(objects)
         except FileNotFoundError as error:
             raise StorageUnavailable("the temporary area of the storage is gone") from error
 
     def _open_object(self, key: str) -> int:
+        path = self._root.file(key)
         try:
-            with self._root.told(f"open of {key}"):
-                return os.open(self._root.file(key), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            with self._root.told(f"open of {key}", path):
+                return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError as error:
             raise ObjectMissing(f"{key} is not in the storage", key=key) from error
 

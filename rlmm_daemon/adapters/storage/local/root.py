@@ -16,6 +16,8 @@ from rlmm_daemon.domain.errors import (
 
 #: Ours below the root, invisible to listings: temporary files and lock files.
 PRIVATE: Final = ".rlmm"
+#: The reason of an error: a link below the root leads nowhere.
+BROKEN_LINK: Final = "broken_link"
 _NAME_BYTES_MAX: Final = 255
 #: Directories that are known to be durable, each some dozen bytes.
 _DURABLE_MAX: Final = 65_536
@@ -117,18 +119,38 @@ class Root:
             return False
         return _identity_of(status) in self._durable
 
+    def require_links(self, path: str) -> None:
+        """Make sure that what is absent below the root does not lie behind a broken link.
+
+        A directory that was moved to another disk, and linked, is away while that is not mounted.
+
+        Raises:
+            StorageUnavailable: it does.
+        """
+        directory = path.rpartition("/")[0]
+        while len(directory) > len(self.path) and not os.path.lexists(directory):
+            directory = directory.rpartition("/")[0]
+        if Path(directory).is_symlink() and not Path(directory).exists():
+            raise StorageUnavailable(
+                f"{directory} is a link to what is not there: is a disk not mounted?",
+                reason=BROKEN_LINK,
+            )
+
     @contextlib.contextmanager
-    def told(self, what: str) -> Iterator[None]:
+    def told(self, what: str, *paths: str) -> Iterator[None]:
         """Turn the system's errors into ours; FileNotFoundError passes if the root is there.
 
         Raises:
             StorageFull: no space or quota is left.
-            StorageUnavailable: the root is gone, or any other fault of the file system.
+            StorageUnavailable: the root is gone, one of the paths lies behind a broken link, or
+                any other fault of the file system.
         """
         try:
             yield
         except FileNotFoundError:
             self.check()
+            for path in paths:
+                self.require_links(path)
             raise
         except OSError as error:
             raise translated(error, what) from error

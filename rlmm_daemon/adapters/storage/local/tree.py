@@ -73,11 +73,17 @@ class Tree:
 
     def size(self, key: str) -> int | None:
         """Return the size of a regular file, None if it is certainly absent."""
+        try:
+            path = self.root.file(key)
+        except NameTooLong:
+            self.root.check()
+            return None
         with self.root.told(f"size of {key}"):
             try:
-                status = Path(self.root.file(key)).lstat()
-            except (FileNotFoundError, NotADirectoryError, NameTooLong):
+                status = Path(path).lstat()
+            except (FileNotFoundError, NotADirectoryError):
                 self.root.check()
+                self.root.require_links(path)
                 return None
         return status.st_size if stat.S_ISREG(status.st_mode) else None
 
@@ -106,8 +112,9 @@ class Tree:
                 break
             try:
                 with (
-                    self.root.told(f"delete in {directory}"),
-                    contextlib.suppress(FileNotFoundError, NotADirectoryError),  # none is there
+                    contextlib.suppress(FileNotFoundError),  # none is there
+                    self.root.told(f"delete in {directory}", f"{directory}/"),
+                    contextlib.suppress(NotADirectoryError),
                     open_directory(directory) as opened,
                 ):
                     self._delete(inside, opened, results, deletion)
@@ -180,11 +187,13 @@ class Tree:
 
     def get_control(self, key: str) -> ControlObject | None:
         """Return a small file whole."""
+        path = self.root.file(key)
         with self.root.told(f"read of {key}"):
             try:
-                data, modified_ms = _read(self.root.file(key))
+                data, modified_ms = _read(path)
             except FileNotFoundError:
                 self.root.check()
+                self.root.require_links(path)
                 return None
             if self.root.taken:
                 self.root.check()  # else a marker would vouch for what stood here before
@@ -275,6 +284,7 @@ class Tree:
             try:
                 entries = os.scandir(directory)
             except (FileNotFoundError, NotADirectoryError):
+                self.root.require_links(f"{directory}/")
                 continue
             with entries:
                 for entry in entries:

@@ -215,6 +215,41 @@ async def test_a_listing_follows_no_symbolic_link(storage: LocalStorage, tmp_pat
     assert await keys(storage) == {"a/a.log"}
 
 
+async def test_what_lies_behind_a_broken_link_is_not_absent(
+    storage: LocalStorage, tmp_path: Path
+) -> None:
+    """A partition's directory was moved to another disk and linked, and that is not mounted."""
+    await put_at(storage, "a/a.log")
+    (tmp_path / "remote/a").rename(tmp_path / "disk")
+    (tmp_path / "remote/a").symlink_to(tmp_path / "disk")
+    assert await storage.size("a/a.log") is not None
+    (tmp_path / "disk").rename(tmp_path / "away")
+
+    async def fetched() -> None:
+        async for _ in storage.fetch("a/a.log", 0, 1):
+            raise AssertionError
+
+    async def listed() -> None:
+        async for _ in storage.list("a/"):
+            raise AssertionError
+
+    for ask in (
+        storage.size("a/a.log"),
+        storage.get_control("a/b/control"),
+        fetched(),
+        listed(),
+        put_at(storage, "a/b.log"),
+    ):
+        with pytest.raises(StorageUnavailable, match="remote/a is a link to what is not there"):
+            await ask
+    outcomes = await storage.delete(["a/a.log", "b/absent.log"])
+    assert isinstance(outcomes["a/a.log"], StorageUnavailable)
+    assert outcomes["b/absent.log"] is None
+    (tmp_path / "away").rename(tmp_path / "disk")
+    assert await storage.delete(["a/a.log"]) == {"a/a.log": None}
+    assert not (tmp_path / "disk/a.log").exists()
+
+
 async def test_nothing_is_written_below_another_directory_under_the_same_name(
     storage: LocalStorage, tmp_path: Path
 ) -> None:
