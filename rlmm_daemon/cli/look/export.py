@@ -36,6 +36,8 @@ def command(partition: str | None, *, form: str, output: Path | None, target: Ta
     if (form == "parquet") != (output is not None):
         raise click.UsageError("--format parquet and --output FILE go together")
     if output is not None:
+        if output.exists() and not output.is_file():  # it would be replaced, also by root /dev/null
+            raise click.UsageError(f"{output} is no file")
         writer = _parquet()
         with asking_log(target) as client:
             count = writer.write(client.export(partition), output)

@@ -56,7 +56,8 @@ def command(
 ) -> None:
     """Fetch a segment's log, a range of it, or one of its indexes.
 
-    FILE appears only when all of it has arrived. The ids are those of rlmm segments.
+    FILE appears only when all of it has arrived; a device or pipe is written to.
+    The ids are those of rlmm segments.
     """
     if output == "-" and sys.stdout.isatty():
         raise click.UsageError("a segment is binary, and this is a terminal: -o FILE, or a pipe")
@@ -75,14 +76,25 @@ def command(
 
 
 def _save(reader: BulkReader, path: Path) -> int:
-    """Write to a temporary name beside the file, which replaces it when whole."""
+    """Write to a temporary name beside the file, which replaces it when whole.
+
+    A device or a pipe is written to: in its place a file would be everybody's /dev/null.
+    """
+    try:
+        if path.exists() and not path.is_file():
+            with path.open("wb") as sink:
+                return _pour(reader, sink)
+        return _save_whole(reader, path.resolve())  # a link stays one
+    except OSError as error:
+        raise click.ClickException(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _save_whole(reader: BulkReader, path: Path) -> int:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with temporary.open("xb") as file:
             size = _pour(reader, file)
         temporary.replace(path)
-    except OSError as error:
-        raise click.ClickException(f"{path} cannot be written: {error.strerror}") from error
     finally:
         temporary.unlink(missing_ok=True)
     return size
