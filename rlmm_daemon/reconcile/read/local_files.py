@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Final
 
-from rlmm_daemon.adapters.storage.local.root import PRIVATE
+from rlmm_daemon.adapters.storage.local.root import PRIVATE, broken, broken_link
 from rlmm_daemon.codec.marker import MARKER_KEY
 from rlmm_daemon.config import LocalStorage
 from rlmm_daemon.reconcile.errors import Incomplete
@@ -32,13 +32,19 @@ def directories(
     try:
         if not home.is_dir():  # nothing is mounted there
             raise Incomplete(f"there is no directory {str(home)!r}")
-        found = sorted(each.name for each in os.scandir(home / root) if each.is_dir())
+        found = []
+        for each in [*os.scandir(home / root)]:
+            if each.is_symlink() and _may_hold(root + each.name, layouts):
+                _check_links(storage, f"{root}{each.name}/")
+            if each.is_dir():
+                found.append(each.name)
     except FileNotFoundError:
+        _check_links(storage, root)
         return []  # no daemon has put anything below this prefix yet
     except OSError as error:
         raise _unreadable(error) from error
     kept = []
-    for name in found:
+    for name in sorted(found):
         if root + name == PRIVATE:
             continue
         reason = "" if _may_hold(root + name, layouts) else _shut(home / root / name)
@@ -88,6 +94,7 @@ def below(
             if status is not None:  # not deleted meanwhile
                 yield _as_text(key), status
     _check_mounted(storage)
+    _check_links(storage, prefix)
 
 
 def look_up(storage: LocalStorage, key: str) -> os.stat_result | None:
@@ -100,9 +107,17 @@ def look_up(storage: LocalStorage, key: str) -> os.stat_result | None:
         return (Path(storage.directory) / key).stat()
     except FileNotFoundError:
         _check_mounted(storage)
+        _check_links(storage, key)
         return None
     except OSError as error:
         raise _unreadable(error) from error
+
+
+def _check_links(storage: LocalStorage, key: str) -> None:
+    """Make sure that what is absent does not lie on a disk that is linked and not mounted."""
+    root = str(Path(storage.directory))
+    if (link := broken_link(root, f"{root}/{key}")) is not None:
+        raise Incomplete(broken(link))
 
 
 def _check_mounted(storage: LocalStorage) -> None:

@@ -122,19 +122,11 @@ class Root:
     def require_links(self, path: str) -> None:
         """Make sure that what is absent below the root does not lie behind a broken link.
 
-        A directory that was moved to another disk, and linked, is away while that is not mounted.
-
         Raises:
             StorageUnavailable: it does.
         """
-        directory = path.rpartition("/")[0]
-        while len(directory) > len(self.path) and not os.path.lexists(directory):
-            directory = directory.rpartition("/")[0]
-        if Path(directory).is_symlink() and not Path(directory).exists():
-            raise StorageUnavailable(
-                f"{directory} is a link to what is not there: is a disk not mounted?",
-                reason=BROKEN_LINK,
-            )
+        if (link := broken_link(self.path, path)) is not None:
+            raise StorageUnavailable(broken(link), reason=BROKEN_LINK)
 
     @contextlib.contextmanager
     def told(self, what: str, *paths: str) -> Iterator[None]:
@@ -167,6 +159,23 @@ class Root:
                 f"storage root {self.path} is not there: {error.strerror}"
             ) from error
         return status.st_dev, status.st_ino
+
+
+def broken_link(root: str, path: str) -> str | None:
+    """Return a link that leads nowhere, and behind which an absent file below a root would lie.
+
+    A directory that was moved to another disk, and linked, is away while that is not mounted.
+    """
+    directory = path.rpartition("/")[0]
+    while len(directory) > len(root) and not os.path.lexists(directory):
+        directory = directory.rpartition("/")[0]
+    found = Path(directory)
+    return directory if found.is_symlink() and not found.exists() else None
+
+
+def broken(link: str) -> str:
+    """Say what is wrong with a broken link."""
+    return f"{link} is a link to what is not there: is a disk not mounted?"
 
 
 def translated(error: OSError, what: str) -> RlmmError:

@@ -160,3 +160,28 @@ def test_a_name_that_is_no_text_is_a_strangers(config: Config, tmp_path: Path) -
     assert keys(config, notes=notes) == sorted([*before, "caf\ufffd", f"{ORDERS}/a/caf\ufffd"])
     assert len(notes) == 1, "a directory of such a name is told of once"
     assert r"caf\udce9s" in notes[0]
+
+
+def test_what_lies_behind_a_broken_link_is_not_gone(config: Config, tmp_path: Path) -> None:
+    """A partition's directory was moved to another disk and linked, and that is not mounted."""
+    (tmp_path / "remote" / ORDERS).rename(tmp_path / "disk")
+    (tmp_path / "remote" / ORDERS).symlink_to(tmp_path / "disk")
+    (tmp_path / "remote" / "strangers").symlink_to(tmp_path / "nowhere")
+    every = keys(config)
+    assert f"{ORDERS}/two.log" in every
+    (tmp_path / "disk").rename(tmp_path / "away")
+    for ask in (
+        lambda: keys(config),
+        lambda: listing.look_up(config, f"{ORDERS}/two.log"),
+        lambda: [*listing.listed(config, Slice(f"{ORDERS}/"))],
+    ):
+        with pytest.raises(Incomplete, match=f"{ORDERS} is a link to what is not there"):
+            ask()
+    (tmp_path / "away").rename(tmp_path / "disk")
+    assert keys(config) == every
+
+
+def test_a_prefix_behind_a_broken_link_is_not_empty(config: Config, tmp_path: Path) -> None:
+    (tmp_path / "remote" / "kafka").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(Incomplete, match="kafka is a link to what is not there"):
+        keys(config, "kafka")
