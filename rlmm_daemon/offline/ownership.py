@@ -8,6 +8,9 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Final
+
+_ROOT: Final = 0
 
 
 @contextmanager
@@ -15,7 +18,8 @@ def given_to_owner(home: str, *others: str) -> Iterator[None]:
     """Give what is made or changed in these directories meanwhile to the owner of the first one.
 
     That is the owner of the nearest directory above it where it is not there yet. Only root gives
-    anything away, and nothing that has another name elsewhere.
+    anything away: what is its own, for others write there meanwhile (a broker, where a directory
+    was mistyped), and nothing that has another name elsewhere.
     """
     if os.geteuid() != 0:
         yield
@@ -33,7 +37,8 @@ def given_to_owner(home: str, *others: str) -> Iterator[None]:
 
 def _give(path: Path, owner: tuple[int, int]) -> None:
     found = path.lstat()
-    if (found.st_uid, found.st_gid) != owner and (path.is_dir() or found.st_nlink == 1):
+    ours = found.st_uid == _ROOT and (found.st_uid, found.st_gid) != owner
+    if ours and (path.is_dir() or found.st_nlink == 1):
         os.chown(path, *owner, follow_symlinks=False)
 
 

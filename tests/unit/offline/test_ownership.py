@@ -24,6 +24,7 @@ def given(monkeypatch) -> dict[str, tuple[int, int]]:
         found[path.name] = uid, gid
 
     monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(ownership, "_ROOT", os.getuid())
     monkeypatch.setattr(os, "chown", chown)
     monkeypatch.setattr(ownership, "_owner", lambda _: DAEMON)
     return found
@@ -47,6 +48,16 @@ def test_what_has_another_name_elsewhere_is_given_to_nobody(tmp_path, given):
         (shared / "linked").hardlink_to(tmp_path / "root's")
         (shared / "made").write_text("")
     assert given.keys() == {"shared", "made"}
+
+
+def test_what_others_write_meanwhile_stays_theirs(tmp_path, given, monkeypatch):
+    """`rlmm log seal /var/lib` is mistyped, and the broker's segments lie there, too."""
+    (segment := tmp_path / "segment").write_text("")
+    monkeypatch.setattr(ownership, "_ROOT", segment.stat().st_uid + 1)
+    with ownership.given_to_owner(str(tmp_path)):
+        segment.write_text("a record")
+        (tmp_path / "next segment").write_text("")
+    assert not given
 
 
 def test_only_root_gives_anything_away(tmp_path, given, monkeypatch):
