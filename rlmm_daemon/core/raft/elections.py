@@ -18,6 +18,7 @@ from rlmm_daemon.core.raft.roles import (
     Follower,
     Leader,
     Prospective,
+    Replica,
     Resigned,
     Sent,
     Unattached,
@@ -27,6 +28,8 @@ from rlmm_daemon.core.raft.voters import ReplicaKey
 
 #: No healthy quorum gets there between two words; near 2^31 a quorum would end for ever.
 EPOCH_STEP_MAX: Final = 1 << 20
+#: No elections raise an epoch by so much while a replica is away: its voters were forced.
+FORCED_STEP_MIN: Final = 1 << 16
 
 
 def vote_asked(turn: Turn, asked: Asked, request: VoteRequest) -> None:
@@ -73,10 +76,20 @@ def _stranger(turn: Turn, asked: Asked, claims: ReplicaKey, epoch: int) -> Code 
     if not asked.peer.is_allowed_as(claims):
         turn.alarm("stranger", f"replica {asked.peer.id} spoke as {claims}")
         return Code.CLUSTER_AUTHORIZATION_FAILED
-    if epoch - turn.replica.epoch > EPOCH_STEP_MAX:
+    if is_far_ahead(turn.replica, epoch):
         turn.alarm("epoch_far_ahead", f"{claims} spoke of epoch {epoch}")
         return Code.INVALID_REQUEST
     return None
+
+
+def is_far_ahead(replica: Replica, epoch: int) -> bool:
+    """Whether no request's word of this epoch is taken.
+
+    Where the voters were forced, who holds records has to ask by itself, and ends of the answer: to
+    follow by a request would cut what it alone may hold, and nothing would tell it any more.
+    """
+    ahead = epoch - replica.epoch
+    return ahead > EPOCH_STEP_MAX or (replica.log.end > 0 and ahead >= FORCED_STEP_MIN)
 
 
 def hears_its_leader(turn: Turn) -> bool:

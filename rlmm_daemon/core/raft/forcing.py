@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from rlmm_daemon.core.raft.elections import EPOCH_STEP_MAX
+from rlmm_daemon.core.raft.elections import EPOCH_STEP_MAX, FORCED_STEP_MIN
 from rlmm_daemon.core.raft.inputs import Answered, Input
 from rlmm_daemon.core.raft.log_facts import Batch, LogPoint
 from rlmm_daemon.core.raft.roles import Replica
@@ -21,10 +21,8 @@ from rlmm_daemon.domain.errors import InvalidArgument
 
 #: Forced epochs are multiples of it, so that an epoch tells for ever how often that was done; a new
 #: replica, which begins with epoch 0, still takes the word of one that was forced seven times.
-FORCED_STEP: Final = 1 << 17
-#: No elections raise an epoch by so much while a replica is away.
-_NEVER_BY_ELECTIONS: Final = FORCED_STEP // 2
-assert FORCED_STEP + _NEVER_BY_ELECTIONS < EPOCH_STEP_MAX, "else its word is taken for an attack"
+FORCED_STEP: Final = 2 * FORCED_STEP_MIN
+assert FORCED_STEP + FORCED_STEP_MIN < EPOCH_STEP_MAX, "else its word is taken for an attack"
 
 
 class Left(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,7 +86,7 @@ def plan(left: Sequence[Left], listen: Endpoint) -> Forcing:
             f"{read} of {len(before.voters)} voters can be read: they are a majority, so start them"
         )
     newest = max(max(each.epoch, each.last.epoch) for each in left)
-    steps = (newest + _NEVER_BY_ELECTIONS + FORCED_STEP - 1) // FORCED_STEP
+    steps = (newest + FORCED_STEP_MIN + FORCED_STEP - 1) // FORCED_STEP
     return Forcing(
         chosen=chosen,
         before=before,
@@ -106,4 +104,4 @@ def is_abandoned(replica: Replica, happened: Input) -> bool:
     if not isinstance(happened, Answered) or happened.serial not in replica.sent:
         return False
     ahead = happened.answer.epoch - replica.epoch
-    return replica.log.end > 0 and _NEVER_BY_ELECTIONS <= ahead <= EPOCH_STEP_MAX
+    return replica.log.end > 0 and FORCED_STEP_MIN <= ahead <= EPOCH_STEP_MAX

@@ -5,7 +5,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from rlmm_daemon.core.raft import reading
-from rlmm_daemon.core.raft.elections import EPOCH_STEP_MAX
+from rlmm_daemon.core.raft.elections import is_far_ahead
 from rlmm_daemon.core.raft.inputs import (
     Accept,
     Asked,
@@ -103,10 +103,9 @@ def _not_for_us(
     if request.epoch < replica.epoch:
         return Code.FENCED_LEADER_EPOCH
     if request.epoch > replica.epoch:
-        ahead = request.epoch - replica.epoch
         if (
             isinstance(replica.role, Leader)
-            and ahead <= EPOCH_STEP_MAX
+            and not is_far_ahead(replica, request.epoch)
             and (asked.peer.id is not None or replica.in_force.holds(key))
         ):
             turn.become_unattached(request.epoch)
