@@ -21,7 +21,7 @@ from rlmm_daemon.adapters.quorum.event_log.folding import Folding
 from rlmm_daemon.adapters.quorum.files.formatted import (
     TOPIC,
     note_abandoned,
-    require_not_abandoned,
+    require_may_run,
     topic_id_of,
 )
 from rlmm_daemon.adapters.quorum.files.identity import read_meta
@@ -101,7 +101,7 @@ async def _replica(disk: LocalDisk, options: QuorumProcess) -> None:
     listen = options.listen
     if listen.host in _ANYWHERE:
         raise ConfigError(f"--listen {listen.host}: others are told this address, so name one")
-    await require_not_abandoned(disk, options.directory)
+    await require_may_run(disk, options.directory)
     topic_id = await topic_id_of(disk, options.directory)
     meta = await read_meta(disk, Layout(options.directory, TOPIC))
     member, clock = Principal(node=meta.node_id), SystemClock()

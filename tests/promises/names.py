@@ -17,7 +17,7 @@ import msgspec
 
 from rlmm_daemon import client, embed
 from rlmm_daemon.adapters.event_log.embedded import compacted_files
-from rlmm_daemon.adapters.quorum.files.formatted import ABANDONED
+from rlmm_daemon.adapters.quorum.files.formatted import ABANDONED, WITHHELD
 from rlmm_daemon.cli import main
 from rlmm_daemon.cli.group import Exit
 from rlmm_daemon.codec.api import METHODS
@@ -54,6 +54,7 @@ RARE: Final = (
     CLOCK_KEY,
     workspace.AUDIT,
     ABANDONED,
+    WITHHELD,
     "summary.json",  # of a run; the report's own module needs Spark
     "report.html",
 )

@@ -314,6 +314,9 @@ class Node:
             case inputs.ReplySnapshot(token=token, answer=answer, snapshot=point):
                 self.snapshots.note_fetched(point)
                 self._reply(token, await with_piece(self._files, answer, effect))
+            case inputs.Fail(message=message):
+                await self._files.withhold(message)
+                raise StorageUnavailable(message, retry=False)
             case _:
                 self._tell(effect)
 
@@ -333,8 +336,6 @@ class Node:
                     call()
             case inputs.Alarm(kind=kind, message=message):
                 self._notices.alarm(kind, message)
-            case inputs.Fail(message=message):
-                raise StorageUnavailable(message, retry=False)
             case _:
                 raise AssertionError(effect)
 

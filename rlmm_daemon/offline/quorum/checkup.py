@@ -12,7 +12,7 @@ from rlmm_daemon.adapters.os.disk import LocalDisk
 from rlmm_daemon.adapters.quorum.client import Description, QuorumClient
 from rlmm_daemon.adapters.quorum.files.formatted import (
     TOPIC,
-    require_not_abandoned,
+    require_may_run,
     topic_id_of,
 )
 from rlmm_daemon.adapters.quorum.files.identity import read_meta
@@ -60,7 +60,7 @@ async def _replica(config: Config) -> CheckResult:
             )
         meta = await read_meta(disk, layout)
         topic_id = await topic_id_of(disk, directory)
-        await require_not_abandoned(disk, directory)
+        await require_may_run(disk, directory)
     except PermissionError as error:
         advice = "run this as the user that the daemon runs as, or as root"
         return failed(f"{error.filename}: permission denied to uid {os.geteuid()}", advice)

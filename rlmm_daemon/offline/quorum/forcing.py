@@ -11,6 +11,7 @@ import msgspec
 from rlmm_daemon.adapters.os.disk import LocalDisk
 from rlmm_daemon.adapters.quorum.files.formatted import (
     TOPIC,
+    forget_withheld,
     note_abandoned,
     require_not_abandoned,
     topic_id_of,
@@ -98,6 +99,7 @@ async def _force(
             await _require_silence([*voters, *servers])
             if execute:
                 await _write(opened[plan.chosen.directory], plan)
+                await forget_withheld(disk, plan.chosen.directory)
                 for each in left:
                     if each is not plan.chosen:
                         await note_abandoned(disk, each.directory, plan.epoch)

@@ -9,7 +9,12 @@ import msgspec
 import pytest
 
 from rlmm_daemon.adapters.os.disk import LocalDisk
-from rlmm_daemon.adapters.quorum.files.formatted import ABANDONED, TOPIC
+from rlmm_daemon.adapters.quorum.files.formatted import (
+    ABANDONED,
+    TOPIC,
+    note_withheld,
+    require_may_run,
+)
 from rlmm_daemon.adapters.quorum.files.replica_files import ReplicaFiles
 from rlmm_daemon.codec.kraft import log_batches
 from rlmm_daemon.core.raft.forcing import FORCED_STEP
@@ -101,6 +106,19 @@ def test_the_newest_log_goes_on_and_the_others_are_abandoned(bench):
     assert not (Path(four) / ABANDONED).exists()
     with pytest.raises(ConfigError, match="were forced"):
         force(one)
+
+
+def test_the_last_log_that_has_what_voters_lost_may_go_on(bench):
+    one, disk = bench.make(1, 10), LocalDisk()
+    asyncio.run(note_withheld(disk, one, "the leader would have it cut"))
+    with pytest.raises(ConfigError, match=f"force-voters {one}"):
+        asyncio.run(require_may_run(disk, one))
+    force(one, execute=False)
+    with pytest.raises(ConfigError, match="the leader would have it cut"):
+        asyncio.run(require_may_run(disk, one))
+    force(one)
+    asyncio.run(require_may_run(disk, one))
+    disk.close()
 
 
 def test_nothing_is_changed_before_it_is_said(bench):

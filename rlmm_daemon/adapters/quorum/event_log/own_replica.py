@@ -8,7 +8,7 @@ import structlog
 
 from rlmm_daemon.adapters.quorum.files.formatted import (
     note_abandoned,
-    require_not_abandoned,
+    require_may_run,
 )
 from rlmm_daemon.adapters.quorum.files.identity import read_meta
 from rlmm_daemon.adapters.quorum.files.layout import Layout
@@ -71,7 +71,7 @@ class OwnReplica:
 
         Raises:
             LogMissing: it was not formatted.
-            ConfigError: it was, as another replica; or the quorum went on without it.
+            ConfigError: it was, as another replica; or it must not run any more.
             LogCorrupt: what it was formatted as can't be read.
         """
         directory, wanted = self._options.directory, self._options.node_id
@@ -88,7 +88,7 @@ class OwnReplica:
                 f"{directory} was formatted as replica {found}, and this is the daemon of broker "
                 f"{wanted}: rlmm quorum format another directory with --node-id {wanted}"
             )
-        await require_not_abandoned(self._disk, directory)
+        await require_may_run(self._disk, directory)
 
     def require_up(self) -> Node:
         """Return the replica that runs.

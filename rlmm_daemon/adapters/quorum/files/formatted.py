@@ -1,5 +1,6 @@
-"""Marks of a formatted directory: its log's id, and that its quorum went on without it."""
+"""Marks of a formatted directory: its log's id, and why its replica must not run any more."""
 
+from contextlib import suppress
 from typing import Final
 
 from rlmm_daemon.adapters.quorum.files.layout import Layout, lost
@@ -11,6 +12,8 @@ from rlmm_daemon.ports.disk import Disk
 TOPIC: Final = "__rlmm_quorum"
 #: Of a directory whose quorum went on without it.
 ABANDONED: Final = "voters-were-forced"
+#: Of a directory that has committed records which its quorum lost.
+WITHHELD: Final = "committed-was-to-be-cut"
 
 
 async def require_not_abandoned(disk: Disk, directory: str) -> None:
@@ -31,6 +34,38 @@ async def note_abandoned(disk: Disk, directory: str, epoch: int) -> None:
     """Remember it: at the next start, whoever could tell may be away."""
     said = f"the voters were forced, from epoch {epoch} on\n"
     await disk.write_atomically(f"{directory}/{ABANDONED}", said.encode())
+
+
+async def note_withheld(disk: Disk, directory: str, why: str) -> None:
+    """Remember why it must not go on: a restart forgets what was committed, and would cut it."""
+    await disk.write_atomically(f"{directory}/{WITHHELD}", f"{why}\n".encode())
+
+
+async def forget_withheld(disk: Disk, directory: str) -> None:
+    """Let a replica run again: its log is the one that counts by now."""
+    with suppress(FileNotFoundError):
+        await disk.remove(f"{directory}/{WITHHELD}")
+
+
+async def require_may_run(disk: Disk, directory: str) -> None:
+    """Refuse a replica that must not run, whatever supervisor starts it again.
+
+    Raises:
+        ConfigError: its voters were forced while it was away; or it has committed records that its
+            quorum lost, and would be made to cut them.
+    """
+    await require_not_abandoned(disk, directory)
+    noted = f"{directory}/{WITHHELD}"
+    try:
+        why = (await disk.read(noted)).decode(errors="replace").strip()
+    except FileNotFoundError:
+        return
+    raise ConfigError(
+        f"{noted}: {why}. Voters lost what this replica has, as of a disk that was put back as it "
+        "was earlier. To keep it, stop all replicas, and begin anew from this one: rlmm quorum "
+        f"force-voters {directory} --listen HOST:PORT. To go on without it, keep a copy of the "
+        "directory, and remove that file"
+    )
 
 
 async def topic_id_of(disk: Disk, directory: str) -> bytes:

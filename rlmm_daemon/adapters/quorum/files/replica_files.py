@@ -6,10 +6,10 @@ fails leaves files that nothing more is written to: they are closed, and opened 
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Final
 
-from rlmm_daemon.adapters.quorum.files import identity, opening, recovery, snapshots
+from rlmm_daemon.adapters.quorum.files import formatted, identity, opening, recovery, snapshots
 from rlmm_daemon.adapters.quorum.files.layout import Layout
 from rlmm_daemon.adapters.quorum.files.opening import Opened
 from rlmm_daemon.adapters.quorum.files.segments import SEGMENT_BYTES, Segments
@@ -281,6 +281,11 @@ class ReplicaFiles:
             self.voters = self.voters.begin_at(oldest.end)
             await self._segments.drop_before(oldest.end)
             await self._snapshots.remove_before(oldest.end)
+
+    async def withhold(self, why: str) -> None:
+        """Have no later start go on with this log, if the disk takes that."""
+        with suppress(OSError):
+            await formatted.note_withheld(self._disk, self._layout.directory, why)
 
     async def close(self) -> None:
         """Sync what was written, and give files and lock back; after a failure, only that."""
