@@ -69,6 +69,15 @@ class House:
             lambda: {self.it.row(n)["state"] for n in (0, 1)}, lambda told: told == {"ready"}
         )
 
+    def refuses(self, config: str) -> None:
+        """Start the daemon with a log that is not the marker's, and stop it again."""
+        self.it.daemon.config = Path(config)  # type: ignore[attr-defined]  # of one with its own
+        self.it.start()
+        eventually(
+            lambda: {self.it.row(n)["state"] for n in (0, 1)}, lambda told: told == {"failed"}
+        )
+        self.stop()
+
     def stop(self) -> None:
         assert self.it.daemon.stop() == 0
 
@@ -248,6 +257,17 @@ def test_a_daemon_with_the_former_configuration_does_not_go_on_with_the_former_l
     """What it would acknowledge there, the quorum does not have."""
     house.stop()
     copied(house.home, *house.to_quorum)
-    house.it.daemon.config = house.home / "embedded.toml"  # type: ignore[attr-defined]
-    house.it.start()
-    eventually(lambda: house.it.row(0)["state"], lambda state: state == "failed")
+    house.refuses(str(house.home / "embedded.toml"))
+
+
+@ONE
+def test_a_daemon_that_is_started_on_half_a_copy_serves_nothing_and_spoils_nothing(
+    house: House,
+) -> None:
+    before = house.answers()
+    house.stop()
+    assert copy(house.home, *house.to_quorum, "--execute", kill=STEPS[1]).returncode < 0
+    house.refuses(house.quorum)
+    copied(house.home, *house.to_quorum)
+    house.start(house.quorum)
+    assert house.answers() == before
