@@ -8,11 +8,11 @@ from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.codec.marker import Presence
 from rlmm_daemon.config import Config
 from rlmm_daemon.daemon.bucket.presence import LEASE_SECONDS
-from rlmm_daemon.daemon.bucket.presence_files import present
+from rlmm_daemon.daemon.bucket.presence_files import PresenceReader
 from rlmm_daemon.daemon.cleaner.peers import CLOCK_SLACK_MS
 from rlmm_daemon.domain.errors import InvalidArgument
 from rlmm_daemon.domain.ids import MetadataPartition, uuid_text
-from rlmm_daemon.offline.log_contents import Contents
+from rlmm_daemon.offline.log_contents import NAMED, Contents
 from rlmm_daemon.ports.event_log import EventLog, LogIdentity
 from rlmm_daemon.wiring import adapters
 
@@ -31,11 +31,16 @@ async def require_stopped(config: Config, source: str, log: LogIdentity) -> None
     storage = adapters.storage_of(config, random.Random(), reads_only=True)  # noqa: S311 - jitter
     if storage is None:
         return
+    reader = PresenceReader(storage.backend, config.daemon.broker_id)
     try:
         await storage.backend.open()
-        files = await present(storage.backend)
+        files = await reader.read()
     finally:
         await storage.backend.close()
+    if reader.unseen is not None and source in NAMED:  # an embedded log is of one broker
+        raise InvalidArgument(
+            f"nobody knows whether daemons of other brokers write to {source}: {reader.unseen}"
+        )
     if files.unread:
         raise InvalidArgument(
             f"{', '.join(files.unread)} can't be read, so nobody knows whether that daemon still "

@@ -11,7 +11,9 @@ from msgspec.structs import replace
 from rlmm_daemon.codec import marker
 from rlmm_daemon.codec.marker import Presence, PresencePartition
 from rlmm_daemon.core.fold.fold import Fold
-from rlmm_daemon.domain.errors import InvalidArgument
+from rlmm_daemon.daemon.bucket import presence_files
+from rlmm_daemon.daemon.bucket.bucket import PresenceFiles
+from rlmm_daemon.domain.errors import InvalidArgument, StorageUnavailable
 from rlmm_daemon.domain.ids import uuid_text
 from rlmm_daemon.domain.partition_delete import PartitionDeleteState
 from rlmm_daemon.domain.segment import SegmentState
@@ -88,6 +90,27 @@ async def test_a_log_that_another_brokers_daemon_uses_is_not_copied_away(
     with pytest.raises(InvalidArgument, match=r"_rlmm/daemons/2\.json can't be read"):
         await log_copying._run(config, str(tmp_path), "kafka", **copying)
     assert (target.partition(N).values, adopted) == ([], [])
+
+
+@pytest.mark.parametrize("source", ["kafka", "a directory"])
+async def test_a_shared_log_is_not_copied_away_where_presence_files_cant_be_listed(
+    tmp_path, monkeypatch, source
+):
+    config = config_of(tmp_path, storage=await stored(tmp_path))
+    logs = {source: store(life(1)), str(tmp_path): (target := store())}
+    use(monkeypatch, logs)
+
+    async def denied(*_: object) -> PresenceFiles:
+        raise StorageUnavailable("AccessDenied", retry=False)
+
+    monkeypatch.setattr(presence_files, "present", denied)
+    copying = log_copying._run(config, source, str(tmp_path), accept_loss=False)
+    if source == "kafka":
+        with pytest.raises(InvalidArgument, match=r"nobody knows .* AccessDenied"):
+            await copying
+    else:
+        await copying
+    assert bool(target.partition(N).values) == (source != "kafka")
 
 
 @pytest.mark.parametrize("how", [ended, gone, of_another_log])
