@@ -46,6 +46,7 @@ from rlmm_daemon.domain.errors import InvalidArgument, RlmmError
 from rlmm_daemon.domain.ids import MetadataPartition, TopicIdPartition
 from rlmm_daemon.domain.segment import SegmentMetadata
 from rlmm_daemon.observability.logging import beside_answers
+from rlmm_daemon.offline.quorum import replica_log
 from rlmm_daemon.ports.disk import Disk
 from rlmm_daemon.ports.event_log import LogIdentity
 
@@ -281,10 +282,13 @@ def _paths(files: _Files) -> list[Path]:
 
 
 def verify_log(directory: str) -> list[PartitionReport]:
-    """Return a report on each partition of an embedded log.
+    """Return a report on each partition of an embedded log, or of a quorum's replica.
+
+    Of a replica, whose files all partitions share, damage is raised.
 
     Raises:
         InvalidArgument: there is no log.
+        LogCorrupt, HistoryLost: a replica's files are damaged, or some are gone.
     """
     _require_directory(directory)
     return run(_verify(directory))
@@ -293,6 +297,8 @@ def verify_log(directory: str) -> list[PartitionReport]:
 async def _verify(directory: str) -> list[PartitionReport]:
     disk = LocalDisk()
     try:
+        if await disk.exists(Layout(directory, TOPIC).meta):
+            return await replica_log.reports(directory, disk)
         identity = await _identity(disk, directory)
         return await verify(disk, directory, identity.partition_count)
     finally:
@@ -347,8 +353,7 @@ async def _identity(disk: Disk, directory: str) -> LogIdentity:
     if identity is None:
         if await disk.exists(Layout(directory, TOPIC).meta):
             raise InvalidArgument(
-                f"{directory} is a replica of a quorum's log, which checks its files at each start "
-                "and mends them from the others; see rlmm quorum describe",
+                f"{directory} is a replica of a quorum's log, which closes its files by itself",
                 path=directory,
             )
         raise InvalidArgument(f"{directory} holds no event log", path=directory)

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from rlmm_daemon.adapters.os.disk import LocalDisk
 from rlmm_daemon.adapters.quorum.files.formatted import TOPIC
 from rlmm_daemon.adapters.quorum.files.layout import Layout
+from rlmm_daemon.cli import main
 from rlmm_daemon.codec.state_files import Position
 from rlmm_daemon.config import load
 from rlmm_daemon.core.disposal.inventory import History
@@ -171,7 +173,15 @@ def test_a_file_that_is_gone_and_one_that_is_torn_are_named(tmp_path: Path) -> N
             disk.close()
 
     assert asyncio.run(read()).standing.whole
+    run = CliRunner().invoke(main, ["log", "verify", str(copy), "--json"])
+    assert run.exit_code == 0, run.output
+    rows = json.loads(run.stdout)
+    assert sum(each["records"] for each in rows) == 4
+    assert [each["findings"] for each in rows] == [[], [], []]
     log.write_bytes(data[:-1])
+    run = CliRunner().invoke(main, ["log", "verify", str(copy)])
+    assert run.exit_code != 0
+    assert str(log) in run.output
     with pytest.raises(LogCorrupt, match="byte"):
         asyncio.run(read())
     log.write_bytes(data + data[:20])

@@ -27,13 +27,16 @@ command.add_command(name)
 command.add_command(restore)
 
 
-@command.command("verify", short_help="Check every batch of an embedded log's files.")
+@command.command("verify", short_help="Check every batch of a log's files.")
 @click.argument("directory", metavar="DIR")
 @json_option
 def verify(directory: str, *, as_json: bool) -> None:
-    """Read every batch of an embedded log's files; needs no daemon and changes nothing.
+    """Read every batch of a log's files; needs no daemon and changes nothing.
 
-    DIR is the log's directory, by default `log` in the state directory. A torn tail is what a
+    DIR is an embedded log's directory, by default `log` in the state directory; or a quorum's
+    replica's, or a copy of one. All partitions share a replica's files, checkpoints among them, so
+    their number and that of batches stand in each row, and damage ends the command, by file and
+    byte. Whether most voters have what is there, no file says. A torn tail is what a
     crash leaves and the next start trims; what compactions dropped is counted, and no damage. Exit
     code 1 if anything is corrupt, or misplaced: in another metadata partition's directory.
 

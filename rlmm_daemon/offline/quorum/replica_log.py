@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from rlmm_daemon.adapters.event_log.embedded.verify import PartitionReport
 from rlmm_daemon.adapters.quorum.client import QuorumClient
 from rlmm_daemon.adapters.quorum.event_log import checkpointed
 from rlmm_daemon.adapters.quorum.event_log.chunks import Chunks
@@ -36,7 +37,7 @@ from rlmm_daemon.core.raft.voters import ReplicaKey
 from rlmm_daemon.domain.errors import ConfigError, NotReady, RlmmError
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId
 from rlmm_daemon.ports.disk import Disk
-from rlmm_daemon.ports.event_log import LogIdentity
+from rlmm_daemon.ports.event_log import LogIdentity, LogRange
 from rlmm_daemon.wiring.quorum_log import LISTENER, connections_of, endpoint_of
 
 #: Offset and value.
@@ -112,6 +113,8 @@ class ReplicaLog:
         self._cluster_id = ""
         self._topic_id = bytes(16)
         self._whole = False
+        #: Of all partitions together, checkpoints included; batches of the log that were read.
+        self._files = self._batches = 0
 
     async def open(self) -> None:
         """Read all that is there.
@@ -176,6 +179,18 @@ class ReplicaLog:
             fold.advance(end, self._fold.epochs[number].epoch_of(end - 1))
         return 0
 
+    def report(self, number: MetadataPartition) -> PartitionReport:
+        """Return what there is of a partition, settled or not."""
+        end = self._fold.ends[number]
+        return PartitionReport(
+            partition=number,
+            range=LogRange(start=0, end=end),
+            files=self._files,
+            batches=self._batches,
+            records=end,
+            dropped=end - len(self._rows[number]),
+        )
+
     # What is settled.
 
     async def _read_on(self) -> None:
@@ -223,6 +238,7 @@ class ReplicaLog:
                 return  # formatted, and never started
             if found.installing is not None:
                 raise NotReady("a checkpoint takes the log's place just now: ask again")
+            self._files = len(found.segments) + len(found.snapshots)
             point = await recovery.recovery_point(self._disk, self._layout) or 0
             await self._stand_on(found.snapshots)
             await self._read_segments(found.segments, point)
@@ -296,6 +312,7 @@ class ReplicaLog:
         if batch.epoch < self._epoch or (begins and not log_batches.starts_epoch(batch)):
             raise damaged(path, f"offset {batch.base}: epoch {batch.epoch} behind {self._epoch}")
         self._epoch, self._end = batch.epoch, batch.end
+        self._batches += 1
         if batch.voters is not None:
             self._voters = batch.voters.keys
         assert isinstance(batch.payload, bytes), "one that was read"
@@ -310,6 +327,24 @@ class ReplicaLog:
 
 async def _nothing(offset: int, end: int) -> bytes:
     raise AssertionError(f"only what a checkpoint holds is asked for, not {offset} to {end}")
+
+
+async def reports(directory: str, disk: Disk) -> list[PartitionReport]:
+    """Read a replica's directory, also a copy of one; nobody is asked anything.
+
+    Raises:
+        ConfigError, RlmmError: as `ReplicaLog.open`.
+    """
+
+    async def nobody(_: ReplicaKey) -> None:
+        return None
+
+    async def nothing(_: TopicId) -> Mapping[int, Position]:
+        return {}
+
+    log = ReplicaLog(disk, Layout(directory, TOPIC), ask=nobody, read_to=nothing)
+    await log.open()
+    return [log.report(MetadataPartition(each)) for each in range(log.identity.partition_count)]
 
 
 async def of_config(config: Config, disk: Disk, read_before: ReadBefore) -> ReplicaLog:
