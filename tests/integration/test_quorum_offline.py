@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +27,7 @@ from tests.integration.test_quorum_daemons import holds, until, write
 from tests.support.daemon_process import CONFIG
 from tests.support.fork_server import ForkServer
 from tests.support.quorum_daemons import QuorumDaemons, of_one
-from tests.support.quorum_processes import CLUSTER
+from tests.support.quorum_processes import CLUSTER, QuorumProcesses
 from tests.support.stocked_daemon import Stocked, make, restarts_clean
 
 
@@ -186,3 +187,46 @@ def test_a_file_that_is_gone_and_one_that_is_torn_are_named(tmp_path: Path) -> N
         asyncio.run(read())
     log.write_bytes(data + data[:20])
     assert asyncio.run(read()).standing.whole, "what a crash tears was never acknowledged"
+
+
+def test_what_a_replica_alone_does_not_name_is_no_orphan(tmp_path: Path, forks: ForkServer) -> None:
+    """It is one only once a leader says that the replica has all."""
+    quorum = QuorumProcesses(tmp_path / "quorum")
+    quorum.directory.mkdir()
+    quorum.format(1, 2)
+    settings = {
+        "daemon.cluster_id": CLUSTER,
+        "event_log.kind": "quorum",
+        "event_log.partition_count": None,
+        "event_log.quorum.directory": str(quorum[1].directory),
+        "event_log.quorum.listen": quorum[1].address,
+        "event_log.quorum.partition_count": 3,
+    }
+    it = make(tmp_path, forks, settings)
+    it.cluster_id = CLUSTER
+    with quorum, it.daemon:
+        quorum.start(2)
+        it.stock()
+        known = next(it.daemon.remote.rglob("*.log"))
+        offset, segment_id = known.stem.split("-", 1)
+        stray = known.with_name(f"{offset}-AAAA{segment_id[4:]}.log")
+        shutil.copy(known, stray)
+        os.utime(stray, (0, 0))
+
+        def verified() -> dict[str, Any]:
+            found: dict[str, Any] = json.loads(tool(it, "verify", "--json").stdout)
+            return found
+
+        led = verified()
+        assert led["replica"]["whole"] is True
+        assert (led["counts"], led["untold"]) == ({"orphan_object": 1}, 0)
+        assert it.daemon.stop() == 0
+        alone = verified()
+        assert alone["replica"]["whole"] is False
+        assert alone["replica"]["unsettled"] == 0, "its daemon had read all of it"
+        assert (alone["counts"], alone["untold"]) == ({}, 1)
+        assert alone["segments"] == led["segments"]
+        said = tool(it, "verify").stdout
+        assert "no leader says whether that is all" in said
+        assert "Not told: 1 finding that may be none." in said
+        assert "They agree" not in said
