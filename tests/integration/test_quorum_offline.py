@@ -15,12 +15,13 @@ from rlmm_daemon.adapters.os.disk import LocalDisk
 from rlmm_daemon.adapters.quorum.files.formatted import TOPIC
 from rlmm_daemon.adapters.quorum.files.layout import Layout
 from rlmm_daemon.cli import main
+from rlmm_daemon.codec.marker import PRESENCE_PREFIX
 from rlmm_daemon.codec.state_files import Position
 from rlmm_daemon.config import load
 from rlmm_daemon.core.disposal.inventory import History
 from rlmm_daemon.core.fold.fold import Fold
 from rlmm_daemon.domain.errors import LogCorrupt
-from rlmm_daemon.domain.ids import MetadataPartition
+from rlmm_daemon.domain.ids import MetadataPartition, uuid_text
 from rlmm_daemon.offline.log_adoption import read_before
 from rlmm_daemon.offline.quorum.replica_log import ReplicaLog, of_config
 from tests.integration.test_quorum_daemons import holds, until, write
@@ -207,7 +208,8 @@ def test_what_a_replica_alone_does_not_name_is_no_orphan(tmp_path: Path, forks: 
     with quorum, it.daemon:
         quorum.start(2)
         it.stock()
-        known = next(it.daemon.remote.rglob("*.log"))
+        name = uuid_text(it.copied(0)[0].metadata.segment_id)
+        (known,) = it.daemon.remote.rglob(f"*-{name}.log")
         offset, segment_id = known.stem.split("-", 1)
         stray = known.with_name(f"{offset}-AAAA{segment_id[4:]}.log")
         shutil.copy(known, stray)
@@ -230,3 +232,21 @@ def test_what_a_replica_alone_does_not_name_is_no_orphan(tmp_path: Path, forks: 
         assert "no leader says whether that is all" in said
         assert "Not told: 1 finding that may be none." in said
         assert "They agree" not in said
+
+        # As far as anybody had read it the first segment of orders-0 is finished, and what follows
+        # on it may be taken back, its end among it.
+        for each in (it.daemon.remote / PRESENCE_PREFIX).iterdir():
+            each.unlink()
+        positions = it.state_dir / "positions.json"
+        told = json.loads(positions.read_bytes())
+        number = str(it.number(0))
+        epoch = told["partitions"][number][1]
+        told["partitions"] = {number: [2, epoch]}
+        positions.write_text(json.dumps(told))
+        known.unlink()
+        doubted = verified()
+        assert doubted["replica"]["unsettled"] > 0
+        assert doubted["segments"] < led["segments"]
+        assert doubted["counts"] == {}
+        it.daemon.start()
+        until(lambda: verified()["counts"].get("missing_object") == 1, "a leader vouches for all")
