@@ -4,6 +4,7 @@ from typing import Any, Final
 
 import click
 
+from rlmm_daemon.cli import completion
 from rlmm_daemon.cli.asking import asking
 from rlmm_daemon.cli.group import Exit
 from rlmm_daemon.cli.options import Target, daemon_options
@@ -24,7 +25,7 @@ _COLOURS: Final = {
 
 
 @click.command("explain")
-@click.argument("partition", metavar="TOPIC-PARTITION")
+@click.argument("partition", metavar="TOPIC-PARTITION", shell_complete=completion.partitions)
 @click.option("--epoch", type=click.IntRange(min=0), help="With --offset: the leader epoch.")
 @click.option("--offset", type=click.IntRange(min=0), help="Why is there no segment for it?")
 @click.option(

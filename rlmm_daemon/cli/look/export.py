@@ -6,6 +6,7 @@ from types import ModuleType
 
 import click
 
+from rlmm_daemon.cli import completion
 from rlmm_daemon.cli.asking import asking_log
 from rlmm_daemon.cli.options import Target, daemon_options, json_flag
 from rlmm_daemon.cli.output import show_json
@@ -13,7 +14,9 @@ from rlmm_daemon.codec import json
 
 
 @click.command("export")
-@click.argument("partition", metavar="[TOPIC-PARTITION]", required=False)
+@click.argument(
+    "partition", metavar="[TOPIC-PARTITION]", required=False, shell_complete=completion.partitions
+)
 @click.option(
     "--format",
     "form",

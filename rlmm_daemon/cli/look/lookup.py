@@ -2,6 +2,7 @@
 
 import click
 
+from rlmm_daemon.cli import completion
 from rlmm_daemon.cli.asking import asking_log, one_partition
 from rlmm_daemon.cli.group import Exit
 from rlmm_daemon.cli.look.segments import show
@@ -10,7 +11,7 @@ from rlmm_daemon.cli.output import show_json
 
 
 @click.command("lookup")
-@click.argument("partition", metavar="TOPIC-PARTITION")
+@click.argument("partition", metavar="TOPIC-PARTITION", shell_complete=completion.partitions)
 @click.argument("epoch", type=click.IntRange(min=0))
 @click.argument("offset", type=click.IntRange(min=0))
 @daemon_options

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 import click
 import msgspec
 
+from rlmm_daemon.cli import completion
 from rlmm_daemon.cli.asking import asking_log
 from rlmm_daemon.cli.options import Target, daemon_options
 from rlmm_daemon.cli.output import show_facts, show_json, show_table
@@ -25,7 +26,7 @@ assert _STATES.keys() == set(SegmentState), "every state has its word"
 
 
 @click.command("segments")
-@click.argument("partition", metavar="TOPIC-PARTITION")
+@click.argument("partition", metavar="TOPIC-PARTITION", shell_complete=completion.partitions)
 @click.option("--epoch", type=click.IntRange(min=0), help="Only this epoch's, as Kafka lists.")
 @daemon_options
 def command(partition: str, *, epoch: int | None, target: Target) -> None:

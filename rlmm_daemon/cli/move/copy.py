@@ -8,6 +8,7 @@ from typing import Final
 
 import click
 
+from rlmm_daemon.cli import completion
 from rlmm_daemon.cli.asking import asking_log
 from rlmm_daemon.cli.look.segments import show
 from rlmm_daemon.cli.options import KAFKA_UUID, Target, daemon_options
@@ -41,8 +42,10 @@ def _epochs(_ctx: click.Context, _parameter: click.Parameter, text: str) -> dict
 
 
 @click.command("copy")
-@click.argument("topic_id", metavar="TOPIC_ID", type=KAFKA_UUID)
-@click.argument("partition", metavar="TOPIC-PARTITION")
+@click.argument(
+    "topic_id", metavar="TOPIC_ID", type=KAFKA_UUID, shell_complete=completion.topic_ids
+)
+@click.argument("partition", metavar="TOPIC-PARTITION", shell_complete=completion.partitions)
 @click.option("--dir", "directory", required=True, metavar="DIR", help="The partition's directory.")
 @click.option("--start-offset", required=True, type=click.IntRange(min=0), help="Names the files.")
 @click.option("--end-offset", required=True, type=click.IntRange(min=0), help="Included.")

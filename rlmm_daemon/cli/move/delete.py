@@ -2,6 +2,7 @@
 
 import click
 
+from rlmm_daemon.cli import completion
 from rlmm_daemon.cli.asking import asking_log, one_partition, one_segment
 from rlmm_daemon.cli.options import KAFKA_UUID, Target, daemon_options
 from rlmm_daemon.cli.output import show_json
@@ -10,8 +11,10 @@ from rlmm_daemon.domain.ids import uuid_text
 
 
 @click.command("delete")
-@click.argument("partition", metavar="TOPIC-PARTITION")
-@click.argument("segment_id", metavar="SEGMENT_ID", type=KAFKA_UUID)
+@click.argument("partition", metavar="TOPIC-PARTITION", shell_complete=completion.partitions)
+@click.argument(
+    "segment_id", metavar="SEGMENT_ID", type=KAFKA_UUID, shell_complete=completion.segment_ids
+)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @daemon_options
 def command(partition: str, segment_id: str, *, yes: bool, target: Target) -> None:

@@ -9,6 +9,7 @@ from typing import BinaryIO, Final
 
 import click
 
+from rlmm_daemon.cli import completion
 from rlmm_daemon.cli.asking import asking_log, one_partition, one_segment
 from rlmm_daemon.cli.options import KAFKA_UUID, Target, daemon_options, json_flag
 from rlmm_daemon.client import BulkReader
@@ -30,8 +31,10 @@ def _range(_ctx: click.Context, _parameter: click.Parameter, text: str) -> tuple
 
 
 @click.command("fetch")
-@click.argument("partition", metavar="TOPIC-PARTITION")
-@click.argument("segment_id", metavar="SEGMENT_ID", type=KAFKA_UUID)
+@click.argument("partition", metavar="TOPIC-PARTITION", shell_complete=completion.partitions)
+@click.argument(
+    "segment_id", metavar="SEGMENT_ID", type=KAFKA_UUID, shell_complete=completion.segment_ids
+)
 @click.option(
     "--range",
     "span",

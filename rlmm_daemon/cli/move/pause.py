@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 
+from rlmm_daemon.cli import completion
 from rlmm_daemon.cli.asking import asking
 from rlmm_daemon.cli.options import Target, daemon_options
 from rlmm_daemon.cli.output import show_json
@@ -12,7 +13,7 @@ from rlmm_daemon.observability.escape import escape
 
 
 @click.command("pause")
-@click.argument("topic", metavar="TOPIC")
+@click.argument("topic", metavar="TOPIC", shell_complete=completion.topics)
 @click.option("--execute", is_flag=True, help="Do it; without this, only say what it is about.")
 @daemon_options
 def pause(topic: str, *, execute: bool, target: Target) -> None:
@@ -46,7 +47,7 @@ def pause(topic: str, *, execute: bool, target: Target) -> None:
 
 
 @click.command("resume")
-@click.argument("topic", metavar="TOPIC")
+@click.argument("topic", metavar="TOPIC", shell_complete=completion.paused)
 @click.option("--execute", is_flag=True, help="Do it; without this, only say what it is about.")
 @daemon_options
 def resume(topic: str, *, execute: bool, target: Target) -> None:

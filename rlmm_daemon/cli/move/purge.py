@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 
+from rlmm_daemon.cli import completion
 from rlmm_daemon.cli.asking import asking_log
 from rlmm_daemon.cli.options import KAFKA_UUID, Target, daemon_options
 from rlmm_daemon.cli.output import show_json, show_table
@@ -13,7 +14,9 @@ from rlmm_daemon.observability.escape import escape
 
 
 @click.command("purge")
-@click.argument("topic_id", metavar="TOPIC_ID", type=KAFKA_UUID)
+@click.argument(
+    "topic_id", metavar="TOPIC_ID", type=KAFKA_UUID, shell_complete=completion.topic_ids
+)
 @click.option("--execute", is_flag=True, help="Do it; without this, only say what there is.")
 @click.option("--existing", is_flag=True, help="The topic exists, and that is meant.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
