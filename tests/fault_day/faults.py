@@ -98,7 +98,18 @@ BROKER: Final = Fault(
     says="connecting to broker",
     ends="start the broker",
 )
-FAULTS: Final = (SLOW, SILENT, FULL, FOREIGN, KILLED, BROKER)
+MINORITY: Final = Fault(
+    name="The quorum has lost its majority",
+    made="the daemons of two replicas of three are stopped",
+    alert="RlmmQuorumLeaderless",
+    also=("RlmmAppendsFail", "RlmmCopiesFail", "RlmmNotReady"),
+    page="Writes are refused: no leader of the quorum is known",
+    cause="quorum_takes_no_writes",
+    command="rlmm status",
+    says="nobody leads; hears 1 (voters 1, 2, 3; 2 decide)",
+    ends="start the daemons of the voters that it does not hear",
+)
+FAULTS: Final = (SLOW, SILENT, FULL, FOREIGN, KILLED, BROKER, MINORITY)
 
 
 def rows() -> str:

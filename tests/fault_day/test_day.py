@@ -27,6 +27,8 @@ from tests.fault_day.faults import Fault
 from tests.fault_day.rig import Day, now_ms, working
 from tests.support import markers
 from tests.support.fork_server import ForkServer
+from tests.support.quorum_daemons import QuorumDaemons
+from tests.support.quorum_processes import CLUSTER as QUORUM_CLUSTER
 from tests.support.s3_daemon import ProxyThread, Tier, configure
 from tests.support.s3_world import s3_server
 from tests.support.stocked_daemon import COUNT, Stocked, eventually, free_address, make
@@ -55,6 +57,27 @@ bootstrap = ["{bootstrap}"]
 [event_log.kafka.admin]
 partition_count = {count}
 replication_factor = 1
+[storage]
+kind = "local"
+directory = "var/remote"
+shared = true
+"""
+QUORUM = """
+[daemon]
+broker_id = 1
+cluster_id = "{cluster}"
+state_dir = "var/state"
+log_dirs = ["var/kafka-logs"]
+[socket]
+path = "var/rlmm.sock"
+[event_log]
+kind = "quorum"
+single_broker = true # else topics that are gone are asked for of brokers, and none runs here
+[event_log.quorum]
+directory = "{directory}"
+listen = "{listen}"
+bootstrap = {bootstrap}
+partition_count = {count}
 [storage]
 kind = "local"
 directory = "var/remote"
@@ -256,6 +279,48 @@ async def test_a_broker_that_is_gone(cluster: Cluster, tmp_path: Path):
             await found(day, faults.BROKER, tmp_path)
             cluster.start_nodes([1])
             await over(day, faults.BROKER, tmp_path)
+
+
+@pytest.fixture
+def others(tmp_path: Path) -> Iterator[QuorumDaemons]:
+    """A quorum of three daemons, of which the second and the third run."""
+    (tmp_path / "daemons").mkdir()
+    with QuorumDaemons(tmp_path / "daemons", 1, 2, 3) as daemons:
+        for number in (2, 3):
+            daemons[number].start()
+        yield daemons
+
+
+async def test_a_quorum_without_a_majority(others: QuorumDaemons, tmp_path: Path):
+    home = tmp_path / "daemon"
+    home.mkdir()
+    own = others.quorum[1]
+    config = home / "rlmm.toml"
+    servers = [others.quorum[number].address for number in (2, 3)]
+    config.write_text(
+        QUORUM.format(
+            cluster=QUORUM_CLUSTER,
+            directory=own.directory,
+            listen=own.address,
+            bootstrap=servers,
+            count=COUNT,
+        )
+    )
+    settings = {"admin.listen": free_address(), "event_log.partition_count": None}
+    it = make(home, None, settings, config)
+    it.cluster_id = QUORUM_CLUSTER
+    with it.daemon:
+        eventually(it.announce, lambda _: True)
+        it.stock()
+        with working(it, config, home) as day:
+            day.until_silent()
+            day.begin()
+            assert [others[number].stop() for number in (2, 3)] == [0, 0]
+            await found(day, faults.MINORITY, tmp_path)
+            for number in (2, 3):
+                others[number].start()
+            await over(day, faults.MINORITY, tmp_path)
+            it.copy_new(0, 255)
 
 
 def test_the_page_says_what_the_tests_hold():

@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import threading
 import time
 import urllib.request
@@ -15,6 +14,7 @@ from urllib.error import HTTPError
 from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
+from deploy.dev.stack.ports import free_ports
 from rlmm_daemon.cli import main
 from rlmm_daemon.client import Client, ClientOptions
 from rlmm_daemon.core.partitioner import metadata_partition
@@ -236,9 +236,8 @@ def make(
 
 
 def free_address() -> str:
-    """Return an address for the admin port that nobody uses just now."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return f"127.0.0.1:{taken.getsockname()[1]}"
+    """Return an address for the admin port that nobody else is given, also while it is down."""
+    return f"127.0.0.1:{free_ports(1)[0]}"
 
 
 def eventually(ask: Callable[[], T], wanted: Callable[[T], bool] = bool) -> T:
