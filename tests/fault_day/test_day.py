@@ -39,7 +39,7 @@ pytestmark = [
         not os.environ.get("RLMM_TEST_FAULT_DAY"),
         reason="needs S3, Kafka, Prometheus and Chromium: make test-fault-day",
     ),
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
 ]
 #: Of the state directory's file system.
 DISK = "32m"
