@@ -63,7 +63,7 @@ WITHOUT = {
 LOOKS = frozenset(
     {
         "status", "explain", "segments", "lookup", "partitions", "tail", "cleanup", "export",
-        "fetch", "storage doctor", "storage verify", "log verify", "snapshot show",
+        "fetch", "forecast", "storage doctor", "storage verify", "log verify", "snapshot show",
         "snapshot verify", "check-config", "config from-properties", "doctor", "decode", "encode",
         "partition-of", "quorum describe", "reconcile findings", "reconcile lease",
         "reconcile manifests", "support-bundle", "top",

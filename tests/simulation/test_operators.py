@@ -14,7 +14,7 @@ from tests.simulation.world import run_seed
 #: Commands that change nothing but what they are told to write for the asker.
 READS = {
     "check-config", "cleanup", "decode", "doctor", "encode", "explain", "export", "partition-of",
-    "fetch", "log verify", "lookup", "partitions", "quorum describe",
+    "fetch", "forecast", "log verify", "lookup", "partitions", "quorum describe",
     "reconcile findings", "reconcile lease",
     "reconcile manifests", "segments", "snapshot show", "snapshot verify", "status",
     "storage doctor", "storage verify", "support-bundle", "tail", "top",
