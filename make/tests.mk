@@ -38,11 +38,15 @@ test-page: install ## The page at the admin port in a headless Chromium
 
 MONITORING := var/monitoring
 
-test-monitoring: install $(MONITORING)/promtool $(MONITORING)/prometheus ## Alerts and dashboard before a real Prometheus
+test-monitoring: install $(MONITORING)/promtool $(MONITORING)/prometheus $(MONITORING)/dashboard ## Alerts and dashboard before a real Prometheus
 	RLMM_TEST_MONITORING=1 $(BIN)/pytest -q $(PYTEST_ARGS) tests/monitoring
 
 test-fault-day: install kafka-archive $(MONITORING)/prometheus ## Faults found from page, alert and explain alone (needs root)
 	RLMM_TEST_FAULT_DAY=1 $(BIN)/pytest -q $(PYTEST_ARGS) tests/fault_day
+
+$(MONITORING)/dashboard: tests/monitoring/dashboard/go.mod tests/monitoring/dashboard/main.go
+	@mkdir -p $(@D)
+	cd $(<D) && go build -buildvcs=false -o $(CURDIR)/$@ .
 
 $(MONITORING)/%: tests/monitoring/prometheus/go.mod
 	@mkdir -p $(@D)

@@ -14,6 +14,26 @@ _HEIGHT: Final = 7
 _SOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
 
 
+#: By the kind of a panel. Grafana's schema wants each, though Grafana itself takes defaults.
+_OPTIONS: Final[dict[str, dict[str, Any]]] = {
+    "timeseries": {
+        "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []},
+        "tooltip": {"mode": "multi", "sort": "desc"},
+    },
+    "stat": {
+        "reduceOptions": {"calcs": ["lastNotNull"]},
+        "graphMode": "none",
+        "colorMode": "value",
+        "justifyMode": "auto",
+        "textMode": "auto",
+        "wideLayout": True,
+        "showPercentChange": False,
+        "percentChangeColorMode": "standard",
+        "orientation": "auto",
+    },
+}
+
+
 class Query(msgspec.Struct, frozen=True):
     """One curve or one number, and its legend."""
 
@@ -378,9 +398,7 @@ def _panel(panel: Panel, number: int, place: dict[str, int]) -> dict[str, Any]:
         "datasource": _SOURCE,
         "gridPos": place,
         "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},
-        "options": {"legend": {"displayMode": "list", "placement": "bottom", "showLegend": True}}
-        if panel.kind == "timeseries"
-        else {"reduceOptions": {"calcs": ["lastNotNull"]}},
+        "options": _OPTIONS[panel.kind],
         "targets": [
             {
                 "refId": chr(ord("A") + at),
