@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,11 @@ from rlmm_daemon.domain.ids import SegmentId, uuid_text
 from rlmm_daemon.domain.segment import SegmentState
 from rlmm_daemon.offline import marker_rebuilding
 from tests.support import failures, markers
+from tests.support.brisk import brisk
 from tests.support.daemon_process import CONFIG
-from tests.support.stocked_daemon import Stocked, eventually, make, restarts_clean
+from tests.support.fork_server import ForkServer
+from tests.support.recovery_walk import CONFIGURATION, configuration
+from tests.support.stocked_daemon import Stocked, eventually, make, ran, restarts_clean
 
 FINISHED = SegmentState.COPY_SEGMENT_FINISHED
 #: Of every object, beyond any time that a test is run at.
@@ -549,3 +553,37 @@ def test_an_older_marker_beside_a_copy_that_cannot_be_read_holds_all_there_is(it
     it.start()
     it.serves(0)
     assert held(it) == [], "told once"
+
+
+@pytest.fixture
+def unstocked(tmp_path: Path, forks: ForkServer) -> Iterator[Stocked]:
+    stocked = make(tmp_path, brisk(forks), config=configuration(tmp_path))
+    with stocked.daemon:
+        yield stocked
+
+
+def test_an_empty_directory_in_the_place_of_one_that_was_known_gets_no_marker(unstocked: Stocked):
+    """Though nothing was copied yet: what is, would be hidden once the mount is back."""
+    it = unstocked
+    eventually((it.daemon.remote / marker.MARKER_KEY).exists)
+    eventually((it.state_dir / "marker.json").exists)
+    assert it.daemon.stop() == 0
+    mounted = it.daemon.remote.rename(it.daemon.directory / "mounted")
+    it.daemon.remote.mkdir()
+    it.start()
+    error = eventually(lambda: it.json("status")["storage"]["error"])
+    assert "is it mounted?" in error
+    assert "rlmm storage rebuild-marker" in error
+    assert not (it.daemon.remote / marker.MARKER_KEY).exists()
+    it.daemon.remote.rename(it.daemon.directory / "mount point")
+    mounted.rename(it.daemon.remote)
+    eventually(lambda: it.json("status")["storage"]["error"], lambda error: error is None)
+    assert it.daemon.stop() == 0
+    # Emptied on purpose: a command says so.
+    shutil.rmtree(it.daemon.remote)
+    it.daemon.remote.mkdir()
+    it.start()
+    eventually(lambda: it.json("status")["storage"]["error"])
+    config = str(it.daemon.directory / CONFIGURATION)
+    ran(it, "storage", "rebuild-marker", "--config", config, "--execute")
+    eventually(lambda: it.json("status")["storage"]["error"], lambda error: error is None)

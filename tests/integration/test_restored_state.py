@@ -171,3 +171,27 @@ def test_an_older_state_directory_beside_a_presence_file_that_cannot_be_read_ans
     eventually(lambda: it.explain(0)["cause"], lambda cause: cause == "history_lost")
     assert segment not in it.acknowledged[:-1]
     it.serves(1)
+
+
+def test_a_mount_that_is_missing_at_the_start_is_heard_when_it_comes_back(
+    it: Stocked, tmp_path: Path
+) -> None:
+    """Its empty mount point is no bucket in which no daemon has said anything."""
+    assert it.daemon.stop() == 0
+    shutil.copytree(it.state_dir, backup := tmp_path / "backup")
+    it.start()
+    it.copy_new(0)
+    assert it.daemon.stop() == 0
+    shutil.rmtree(it.state_dir)
+    backup.rename(it.state_dir)
+    mounted = it.daemon.remote.rename(tmp_path / "mounted")
+    it.daemon.remote.mkdir()
+    it.start()
+    eventually(lambda: it.json("status")["storage"]["error"])
+    eventually(lambda: it.row(0)["state"], lambda state: state == "ready")
+    it.daemon.remote.rename(tmp_path / "mount point")
+    mounted.rename(it.daemon.remote)
+    eventually(lambda: it.explain(0)["cause"], lambda cause: cause == "history_lost")
+    with pytest.raises(HistoryLost):
+        it.listed(0)
+    it.serves(1)

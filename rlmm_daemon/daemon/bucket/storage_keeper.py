@@ -201,6 +201,8 @@ class StorageKeeper:
         )
         while not manager.fleet.marker_checked:
             await manager.fleet.changed.wait()  # how far an earlier life had read, it alone may say
+        if not manager.fleet.others.has_heard:  # the marker was made since, or a mount came back
+            await manager.fleet.check_marker()
         self._runtime.spawn("storage.marker", self._watch_marker())
         while self._unread_of_ours():
             await manager.fleet.changed.wait()  # written over, the next life would not know of it

@@ -41,6 +41,8 @@ class OthersWord:
         self._newcomer = Broadcast()
         #: The bucket has answered in this life.
         self._is_there = False
+        #: It had a marker then: a mount point whose mount is missing says nothing.
+        self.has_heard = False
         #: Whose loss some daemon accepted, while what this one had read may be from before.
         self._lost: set[int] = set()
         #: Presence files that could not be read when the bucket was last asked, by partition.
@@ -81,6 +83,7 @@ class OthersWord:
         self._is_there = True
         if marker is None or not same_cluster(marker, identity) or known.accept_missing:
             return
+        self.has_heard = True
         await known.compare(identity, None, marker)
         if marker.topic_id == identity.topic_id:
             self.reads.hear_own(marker.positions)
