@@ -231,7 +231,6 @@ class Bucket(LiveMarker):
                 control = await self.storage.get_control(MARKER_KEY)
                 presences = await self.presences()
             memory = await remembered(self._past, identity.cluster_id)
-            self._kept = memory.kept
             if control is None:
                 present = await self._made(identity, memory.kept)
             else:

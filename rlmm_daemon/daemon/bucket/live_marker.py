@@ -73,8 +73,6 @@ class LiveMarker:
         self.storage = storage
         self.name = name
         self._marker: BucketMarker | None = None
-        #: And as an earlier life kept it; before `open` returned, others look by that.
-        self._kept: BucketMarker | None = None
         self._identity: BucketIdentity | None = None
         #: None where the opener vouches that a storage without a marker was never used.
         self._past: StoragePast | None = None
@@ -121,8 +119,11 @@ class LiveMarker:
         With 0 the look begins after this call; those who wait together share one.
 
         Raises:
-            StorageUnavailable: it is not, or the storage does not answer.
+            StorageUnavailable: it is not, or the storage does not answer; or `open` has not judged
+                yet whose it is, which a look alone can't.
         """
+        if self._marker is None:
+            self.require()
         asked, now = self._looks, asyncio.get_running_loop().time()
         if self._looked_at is None or not seconds or self._looked_at < now - seconds:
             async with self._looking:
@@ -152,7 +153,7 @@ class LiveMarker:
 
     async def _take_whole(self, present: BucketMarker, control: ControlObject) -> None:
         """Go on with a marker, and write back into an older one what was accepted since."""
-        whole = as_younger(present, self._marker or self._kept)
+        whole = as_younger(present, self._marker)
         await self._take(whole)
         if whole is not present:
             with suppress(Conflict):  # the next look tries again
@@ -178,7 +179,7 @@ class LiveMarker:
         ):
             self._refuse(*wrong)
             return False
-        known = self._marker or self._kept
+        known = self._marker
         if known is not None and (why := why_remade(rows_of(known), rows_of(present))):
             self._refuse(MarkerReason.REMADE, why)
             return False

@@ -569,6 +569,35 @@ async def test_a_marker_that_the_start_refused_is_taken_up_by_no_order(shared):
     assert one.marker is None
 
 
+async def test_no_marker_is_taken_for_ours_before_the_bucket_was_opened(shared):
+    """Whose it should be is not known yet, nor what an earlier life knew of it."""
+    await bucket(shared).open(
+        BucketIdentity(cluster_id="c9", partition_count=3, metadata_topic_id="z")
+    )
+    one = bucket(shared)
+    for _ in range(2):
+        with pytest.raises(StorageUnavailable, match="was not read yet"):
+            await one.confirm()
+        with pytest.raises(StorageUnavailable, match="was not read yet"):
+            await one.refresh()
+    assert one.marker is None
+    assert not one.in_order
+
+
+async def test_nor_is_one_that_comes_back_before_its_layout_is_known(shared):
+    """A copy had no number for its place, and ended in a broken assertion."""
+    await bucket(shared).open(IDENTITY)
+    kept = shared.objects.pop(marker.MARKER_KEY)
+    one = bucket(shared)
+    await settled(one, Past(LogHistory(named=frozenset({1}))))
+    shared.objects[marker.MARKER_KEY] = kept
+    with pytest.raises(StorageUnavailable, match="there is none"):
+        await one.confirm()
+    assert await reason_of(one) == "no_marker"
+    await one.open(IDENTITY, Past(LogHistory(named=frozenset({1}))))
+    assert one.place_for_new(metadata()).layout_number == 1
+
+
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
