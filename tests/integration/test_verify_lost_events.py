@@ -85,3 +85,29 @@ def test_a_log_whose_middle_is_gone_is_damaged(of_three_files: Stocked) -> None:
     run = tool(of_three_files, "storage", "verify")
     assert run.returncode == 1
     assert f"rlmm log repair {of_three_files.number(0)}" in run.stderr
+
+
+def test_names_that_nobody_knows_are_told_as_such_and_not_as_damage(it: Stocked) -> None:
+    """They were a row each among what is missing of segments, with advice between dashes."""
+    (log, *_) = [path for path in it.daemon.remote.rglob("*.log") if "_rlmm" not in path.parts]
+    for n in range(40):
+        log.with_name(f"{log.name}.bak{n:02}").write_bytes(b"somebody's")
+    run = tool(it, "storage", "verify")
+    assert run.returncode == 0
+    told = [line for line in run.stdout.splitlines() if "unknown_key" in line]
+    assert len(told) == 1, run.stdout
+    assert told[0].startswith("unknown_key: 40 objects of names that no segment's object has")
+    first = log.relative_to(it.daemon.remote)
+    assert f"the first {first}.bak" in told[0]
+    assert "no part of a segment, and nothing is damaged by it" in told[0]
+    assert "Of segments they agree." in run.stdout
+    _, listed = verified(it)
+    assert listed["counts"] == {"unknown_key": 40}
+    assert {row["severity"] for row in listed["findings"]} == {"low"}
+    assert {row["segment_id"] for row in listed["findings"]} == {None}
+    log.unlink()
+    run = tool(it, "storage", "verify")
+    assert run.returncode == 1
+    assert [line.split()[1] for line in run.stdout.splitlines() if line.startswith("high")] == [
+        "missing_object"
+    ]

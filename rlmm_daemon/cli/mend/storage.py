@@ -13,7 +13,7 @@ from msgspec.structs import asdict
 from rlmm_daemon.cli.audit import order
 from rlmm_daemon.cli.group import Exit
 from rlmm_daemon.cli.options import config_option, json_option
-from rlmm_daemon.cli.output import show_json, show_table
+from rlmm_daemon.cli.output import cell, show_json, show_table
 from rlmm_daemon.codec.marker import MARKER_KEY, presence_key
 from rlmm_daemon.config import Config, NoStorage, S3Storage, load
 from rlmm_daemon.core import phrases
@@ -90,7 +90,7 @@ def verify(file: str, overrides: tuple[str, ...], topic: str | None, *, as_json:
     """
     config = load(file, overrides)
     # Imported late: it brings the rooms of the daemon along.
-    from rlmm_daemon.core.disposal.findings import RULES, Severity
+    from rlmm_daemon.core.disposal.findings import RULES, Finding, Severity
     from rlmm_daemon.offline import verification
 
     found = verification.run(config, topic)
@@ -117,18 +117,37 @@ def verify(file: str, overrides: tuple[str, ...], topic: str | None, *, as_json:
         _show_doubts(found)
         if found.uploads_unlisted is not None:
             click.echo(f"Incomplete uploads were not looked for: {found.uploads_unlisted}")
-        columns = ("severity", "kind", "partition", "segment_id", "key", "facts")
-        rows = [verification.told(row) for row in found.rows]
-        if rows:
-            show_table(columns, [[row[column] for column in columns] for row in rows])
-        for kind in counts:
-            click.echo(f"{kind.value}: {RULES[kind].meaning}; {RULES[kind].action}")
+        _show_findings(found)
         if (advice := found.advice()) is not None:
             click.echo(advice)
-        if not rows and not found.lacking and not found.untold:
-            click.echo("They agree.")
+        if not (found.lacking or found.untold or counts.keys() - {Finding.UNKNOWN_KEY}):
+            click.echo("Of segments they agree." if counts else "They agree.")
     if found.lacking or any(RULES[kind].severity is Severity.HIGH for kind in counts):
         raise click.exceptions.Exit(Exit.TROUBLE)
+
+
+def _show_findings(found: "Verified") -> None:
+    """Show what is wrong with segments in rows, and of anything else only that it is there."""
+    from rlmm_daemon.core.disposal.findings import RULES, Finding
+    from rlmm_daemon.offline import verification
+
+    # Somebody else's may be millions, and bury what is missing of ours.
+    strange = [row for row in found.rows if row.judged.kind is Finding.UNKNOWN_KEY]
+    ours = [row for row in found.rows if row.judged.kind is not Finding.UNKNOWN_KEY]
+    columns = ("severity", "kind", "partition", "segment_id", "key", "facts")
+    rows = [verification.told(row) for row in ours]
+    if rows:
+        show_table(columns, [[row[column] for column in columns] for row in rows])
+    for kind in dict.fromkeys(row.judged.kind for row in ours):
+        click.echo(f"{kind.value}: {RULES[kind].meaning}; {RULES[kind].action}")
+    if strange:
+        many = phrases.number(len(strange), "object")
+        first = cell(min(row.key for row in strange))
+        click.echo(
+            f"{Finding.UNKNOWN_KEY.value}: {many} of names that no segment's object has, the first "
+            f"{first}: no part of a segment, and nothing is damaged by it. Keep what is somebody "
+            "else's out of the prefix (--json names each)"
+        )
 
 
 @command.command("rebuild-marker", short_help="Make a lost or damaged bucket marker anew.")
