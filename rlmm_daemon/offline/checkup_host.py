@@ -19,10 +19,12 @@ from urllib.parse import urlsplit
 
 from rlmm_daemon import __version__
 from rlmm_daemon.adapters.os.clock import SystemClock
+from rlmm_daemon.adapters.os.lock_place import holder_of
 from rlmm_daemon.client import Client, ClientOptions
 from rlmm_daemon.config import Config, S3Storage
 from rlmm_daemon.config.exposure import Place, owned_places
 from rlmm_daemon.core import phrases
+from rlmm_daemon.daemon.base.state_directory import LOCK
 from rlmm_daemon.domain.errors import DaemonUnreachable, RlmmError
 from rlmm_daemon.offline.finding import CheckResult
 from rlmm_daemon.offline.support.host import Peer, listener, said
@@ -36,6 +38,8 @@ FREE_BYTES_MIN: Final = 64 * 1024 * 1024
 FREE_BYTES_WANTED: Final = 1024 * 1024 * 1024
 _FREE_SHARE: Final = 20
 INODES_MIN: Final = 1_000
+_STATE_LOCK: Final = "state directory"
+_COMMAND_CHARACTERS_MAX: Final = 200
 #: How far the storage's clock and this one may be apart: S3 refuses a signature at 15 minutes.
 SKEW_SECONDS: Final = 60.0
 _SKEW_SECONDS_MAX: Final = 300.0
@@ -64,6 +68,11 @@ async def host(config: Config, file: str, seconds: float) -> list[CheckResult]:
     rooms = await _in_time(lambda: [*_rooms(config)], seconds, None)
     return [
         versions(status, __version__),
+        await _in_time(
+            lambda: state_lock(config.daemon.state_dir, peer),
+            seconds,
+            _skipped(_STATE_LOCK, "its disk hangs"),
+        ),
         await _in_time(_unit, seconds, _skipped("unit", f"systemd: no answer in {seconds:g} s")),
         _descriptors(peer),
         _skipped("free disk", "a disk or mount hangs") if rooms is None else room(rooms),
@@ -105,6 +114,35 @@ async def _in_time(work: Callable[[], T], seconds: float, instead: T) -> T:
 
 def _skipped(check: str, found: str) -> CheckResult:
     return CheckResult(check=check, verdict="skipped", found=found)
+
+
+def state_lock(state_dir: str, peer: Peer | None) -> CheckResult:
+    """Judge who holds the state directory: a second daemon on it ends, and is started for ever."""
+    holder = holder_of(f"{state_dir}/{LOCK}")
+    if holder is None:
+        return _skipped(_STATE_LOCK, "no process that can be seen holds the state directory")
+    if peer is not None and peer.pid == holder:
+        return CheckResult(
+            check=_STATE_LOCK, verdict="ok", found=f"held by the daemon that runs, pid {holder}"
+        )
+    answers = "no daemon answers" if peer is None else f"pid {peer.pid} answers"
+    return CheckResult(
+        check=_STATE_LOCK,
+        verdict="failed",
+        found=f"{state_dir} is held by pid {holder} ({_command_of(holder)}), and {answers} on this "
+        "configuration's socket: another daemon on that directory ends with exit code 1, and "
+        "systemd starts it again and again",
+        advice="stop the one that should not run (systemctl disable --now its unit), or give each "
+        "its own daemon.state_dir and socket.path; a daemon that was just stopped lets go soon",
+    )
+
+
+def _command_of(pid: int) -> str:
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").strip()
+    except OSError:
+        return "its command is not to be seen"
+    return words.decode("utf-8", "replace")[:_COMMAND_CHARACTERS_MAX]
 
 
 # What runs.

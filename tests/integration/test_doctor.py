@@ -19,7 +19,7 @@ from rlmm_daemon.offline import answers, checkup
 from tests.support import failures
 from tests.support.daemon_process import CONFIG
 from tests.support.fork_server import ForkServer
-from tests.support.stocked_daemon import CLUSTER, Stocked, eventually, make
+from tests.support.stocked_daemon import CLUSTER, Stocked, eventually, make, pid_of
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def examined(it: Stocked) -> dict[str, dict[str, str]]:
 
 WHOLE = dict.fromkeys(("event log", "log directories", "bucket marker", "access", "owners"), "ok")
 #: As this machine happens to be: `unit/offline/test_checkup_host.py` has each of them.
-OF_THE_MACHINE = {"versions", "unit", "descriptors", "free disk"}
+OF_THE_MACHINE = {"versions", "state directory", "unit", "descriptors", "free disk"}
 
 
 def verdicts(it: Stocked) -> dict[str, str]:
@@ -81,6 +81,25 @@ def test_beside_a_daemon_its_version_and_its_descriptors_are_looked_at(it):
     with it.broker() as broker:
         broker.is_ready(it.orders[0])
         assert "metadata manager" in examined(it)["versions"]["found"]
+
+
+def test_a_second_daemon_on_the_state_directory_says_so_and_the_first_is_named(it, tmp_path):
+    """systemd would start it again and again, and nothing told of the other one."""
+    it.start()
+    held = examined(it)["state directory"]
+    assert (held["verdict"], f"pid {pid_of(it)}" in held["found"]) == ("ok", True)
+    settings = {**it.daemon.settings, "socket.path": f"{tmp_path}/s", "admin.listen": ""}
+    beside = ["--config", str(CONFIG), *(f"--set={key}={settings[key]}" for key in settings)]
+    run = it.daemon.rlmm("run", *beside)
+    assert run.returncode == 1
+    (line,) = [json.loads(line) for line in run.stderr.splitlines() if '"critical"' in line]
+    assert "another daemon uses the state directory" in line["message"]
+    assert "rlmm doctor" in line["look"]
+    told = json.loads(it.daemon.rlmm("doctor", *beside, "--json").stdout)
+    (row,) = [each for each in told if each["check"] == "state directory"]
+    assert row["verdict"] == "failed"
+    for words in (f"held by pid {pid_of(it)} (", "no daemon answers", "again and again"):
+        assert words in row["found"]
 
 
 def test_a_log_that_the_daemon_had_and_that_is_not_there_fails(it):

@@ -89,7 +89,9 @@ class StateDirectory:
             self._lock = await self.disk.lock(f"{self.path}/{LOCK}")
         except BlockingIOError as error:
             raise InTheWay(
-                f"another daemon uses the state directory {self.path}; give each its own"
+                f"another daemon uses the state directory {self.path}; give each its own",
+                path=self.path,
+                look="rlmm doctor names that process; while both are started, this one ends again",
             ) from error
 
     async def close(self) -> None:
