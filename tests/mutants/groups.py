@@ -159,6 +159,7 @@ GROUPS: Final = {
         tests=(
             "tests/unit/daemon/bucket/test_bucket.py",
             "tests/unit/daemon/bucket/test_marker_promises.py",
+            "tests/unit/daemon/bucket/test_marker_edges.py",
             "tests/unit/daemon/bucket/test_storage_past.py",
             "tests/unit/core/readiness/test_marker_rebuilding.py",
             "tests/unit/daemon/bucket/test_recorded_log.py",

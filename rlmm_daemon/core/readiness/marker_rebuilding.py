@@ -23,7 +23,6 @@ UNUSED: Final = "unused-layout"
 #: Custom metadata has two bytes for the number.
 LAYOUTS_MAX: Final = 65_535
 _HEX: Final = re.compile(r"[0-9a-f]{1,8}")
-_HASH_BITS_MAX: Final = 32
 _SHOWN_MAX: Final = 3
 
 
@@ -110,7 +109,7 @@ def rebuilt(evidence: Evidence) -> list[Rebuilt]:
         InvalidArgument: two sources differ, also what an operator says and what was listed; or a
             number that live segments name has no prefix.
     """
-    last = max((*evidence.named, *evidence.found, *evidence.told, len(evidence.kept)), default=0)
+    last = max((*evidence.named, *evidence.found, *evidence.told, len(evidence.kept)))
     if last > LAYOUTS_MAX:
         raise InvalidArgument(f"layout {last} is beyond {LAYOUTS_MAX}, the most there can be")
     rows = [_row(evidence, number) for number in range(1, last + 1)]
@@ -196,6 +195,5 @@ def _prefixes(key: str, end: int) -> Iterator[str]:
 
 def _hashed(before: str) -> Iterator[str]:
     first, _, rest = before.partition("/")
-    bits = 4 * len(first)
-    if _HEX.fullmatch(first) and bits <= _HASH_BITS_MAX:
-        yield f"{{hash:{bits}}}" + (f"/{rest}" if rest else "")
+    if _HEX.fullmatch(first):
+        yield f"{{hash:{4 * len(first)}}}" + (f"/{rest}" if rest else "")

@@ -87,6 +87,9 @@ def test_a_number_that_live_segments_name_is_never_guessed():
         rebuilt(evidence)
     with pytest.raises(InvalidArgument, match="beyond"):
         rebuilt(Evidence(named=Counter({LAYOUTS_MAX + 1: 1})))
+    last = rebuilt(Evidence(told={LAYOUTS_MAX: "last"}))[-1]
+    assert (last.number, last.prefix) == (LAYOUTS_MAX, "last")
+    assert rebuilt(Evidence()) == []
 
 
 def test_segments_of_one_number_under_two_prefixes_are_for_an_operator_to_judge():

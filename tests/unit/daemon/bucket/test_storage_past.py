@@ -4,6 +4,7 @@ import errno
 from collections.abc import AsyncGenerator
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from rlmm_daemon.codec import custom_metadata, marker, records
@@ -89,6 +90,9 @@ class State:
         if isinstance(self.data, Exception):
             raise self.data
         self.data = data
+
+    async def write_owed_marker(self, data: bytes | None) -> None:
+        await self.write_marker(data or b"")
 
 
 class FairScheduler:
@@ -205,3 +209,15 @@ async def test_a_marker_is_kept_as_it_was_and_a_full_disk_keeps_nobody_from_goin
     assert await known.kept() == MARKER
     assert await past(kept=marker.encode(MARKER)).kept() == MARKER
     await past(kept=OSError("full")).keep(MARKER)
+    await past(kept=OSError("full")).paid()
+
+
+async def test_a_partition_that_grows_while_it_is_read_is_read_no_further_than_it_was_asked_for():
+    class Growing(Log):
+        async def follow(
+            self, number: int, start: int, *, epoch: int
+        ) -> AsyncGenerator[LogBatch, None]:
+            async for batch in super().follow(number, start, epoch=epoch):
+                yield msgspec.structs.replace(batch, next_offset=batch.next_offset + 1)
+
+    assert await past(Growing([started(1, 0, 9)], [], [])).history() == LogHistory()
