@@ -19,6 +19,7 @@ that a restore does not wait for the lease, that a clone leaves no hold, and tha
 written unread. These were given up while objects lay in each bucket before its first marker, so
 that a hold kept everything from every night. The sixth, that a presence file tells of the replay
 alone while a cut log is compared, was met in two of 2,500 seeds, and draws have shifted since.
+Both of the file's words on it, alone, are seen by `daemon/metadata/test_previous_state.py`.
 """
 
 from collections.abc import Sequence
@@ -47,8 +48,8 @@ MUTANTS: Final[Sequence[Mutant]] = (
         "rlmm_daemon.daemon.operator.recovering",
         "            problem = _problem(segment, sizes)\n",
         '            problem = ""\n',
-        seeds=3,
-        first=0,
+        seeds=2,
+        first=6,
     ),
     _planted(
         "snapshot_is_not_compared",
@@ -137,8 +138,8 @@ MUTANTS: Final[Sequence[Mutant]] = (
         "rlmm_daemon.daemon.operator.mending",
         "            if self._recovery is None or not known or follower.looked_for:\n",
         "            if True:\n",
-        seeds=6,
-        first=32,
+        seeds=2,
+        first=41,
     ),
     _planted(
         "clone_is_not_looked_for",
@@ -161,8 +162,8 @@ MUTANTS: Final[Sequence[Mutant]] = (
         "rlmm_daemon.reconcile.act.manifest_orders",
         "    return msgspec.structs.replace(manifest, held=UNSET)\n",
         "    return msgspec.structs.replace(manifest, held=UNSET, approved=manifest.held)\n",
-        seeds=10,
-        first=0,
+        seeds=2,
+        first=27,
     ),
     _planted(
         "release_releases_nothing",
