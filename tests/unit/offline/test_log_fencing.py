@@ -106,7 +106,7 @@ async def test_a_shared_log_is_not_copied_away_where_presence_files_cant_be_list
     monkeypatch.setattr(presence_files, "present", denied)
     copying = log_copying._run(config, source, str(tmp_path), accept_loss=False)
     if source == "kafka":
-        with pytest.raises(InvalidArgument, match=r"nobody knows .* AccessDenied"):
+        with pytest.raises(InvalidArgument, match=r"nobody knows .*AccessDenied"):
             await copying
     else:
         await copying
