@@ -16,6 +16,7 @@ from rlmm_daemon.offline.log_copying import run as copy
 from rlmm_daemon.offline.log_restoring import known_to
 from rlmm_daemon.offline.log_restoring import run as restore
 from tests.kafka.rig import BROKER, COUNT, P0, KafkaRig, Writer, segments, serving, tp_in, until
+from tests.support.log_moving import STEPS, copied
 from tests.unit.daemon import events
 
 
@@ -55,6 +56,31 @@ async def test_events_go_to_an_embedded_log_and_back_and_twice_is_once(rig, tmp_
     with pytest.raises(InvalidArgument, match="differs"):
         await asyncio.to_thread(copy, rig.config(), directory, "kafka")
     assert len(rig.probe.dump(rig.topic)) == 1, "and nothing was written"
+
+
+@pytest.mark.timeout(240)  # a dozen processes, one after another
+async def test_a_copy_that_is_killed_at_each_step_and_asked_again_has_each_event_once(
+    rig, tmp_path
+):
+    rig.create()
+    values = written(rig, 5)
+    directory = str(tmp_path / "embedded")
+    embedded = configuration.parse(
+        f'[daemon]\nbroker_id = 1\nstate_dir = "{rig.home}/state"\n'
+        f'cluster_id = "{rig.cluster.cluster_id}"\n'
+        f'[event_log]\nkind = "embedded"\nsingle_broker = true\ndirectory = "{directory}"\n'
+    )
+    files = {"kafka": rig.config(), "embedded": embedded}
+    rig.topic += ".back"
+    files["back"] = rig.config()
+    for name, config in files.items():
+        (tmp_path / f"{name}.toml").write_text(configuration.effective_toml(config))
+    there = ("--config", "embedded.toml", "--from-config", "kafka.toml", "--from", "kafka")
+    back = ("--config", "back.toml", "--from", directory, "--to", "kafka")
+    for words in ((*there, "--to", directory), back):
+        rows = await asyncio.to_thread(copied, tmp_path, *words, kills=STEPS)
+        assert [row["target_end"] for row in rows] == [len(values), 0, 0, 0]
+    assert [value for _, _, value in rig.probe.dump(rig.topic)] == values
 
 
 async def test_a_daemon_goes_on_with_the_log_that_its_own_was_copied_to(rig, tmp_path):
