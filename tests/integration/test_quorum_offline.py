@@ -241,12 +241,13 @@ def test_what_a_replica_alone_does_not_name_is_no_orphan(tmp_path: Path, forks: 
         told = json.loads(positions.read_bytes())
         number = str(it.number(0))
         epoch = told["partitions"][number][1]
+        del told["crc32c"]  # as older daemons left it out
         told["partitions"] = {number: [2, epoch]}
         positions.write_text(json.dumps(told))
         known.unlink()
         doubted = verified()
-        assert doubted["replica"]["unsettled"] > 0
-        assert doubted["segments"] < led["segments"]
+        assert doubted["replica"]["unsettled"] > 0, doubted
+        assert doubted["segments"] == 1, (doubted, positions.read_text())
         assert doubted["counts"] == {}
         it.daemon.start()
         until(lambda: verified()["counts"].get("missing_object") == 1, "a leader vouches for all")
