@@ -19,7 +19,9 @@ from deploy.dev.stack.ports import free_ports
 from rlmm_daemon.cli import main, setup
 from rlmm_daemon.client import Client
 from rlmm_daemon.config import QuorumLog, load
+from rlmm_daemon.core.raft.voters import Endpoint
 from rlmm_daemon.offline.setup.plan import Places, plan, read_broker
+from rlmm_daemon.offline.setup.quorum import Replica
 from rlmm_daemon.offline.setup.settings import Choices
 from tests.support.daemon_process import START_SECONDS, DaemonProcess, environment
 
@@ -118,9 +120,10 @@ def test_events_of_a_former_log_are_to_be_taken_along(host: Host):
     """A daemon that starts with another log misses all that is tiered."""
     assert host.rlmm(*host.embedded, "--execute").exit_code == 0
 
-    def left(event_log: Literal["kafka", "embedded"]) -> str:
+    def left(event_log: Literal["kafka", "embedded", "quorum"]) -> str:
         places = Places(properties=str(host.properties), config=str(host.config))
-        choices = Choices(event_log=event_log, storage={"kind": "local"})
+        replica = Replica(listen=Endpoint("QUORUM", "127.0.0.1", 9393))
+        choices = Choices(event_log=event_log, replica=replica, storage={"kind": "local"})
         return plan(read_broker(str(host.properties)), choices, places).left[0]
 
     assert "take the events along" not in left("kafka"), "no daemon ever ran"
@@ -134,6 +137,13 @@ def test_events_of_a_former_log_are_to_be_taken_along(host: Host):
     host.config.write_text(host.config.read_text().replace('"embedded"', '"kafka"'))
     copied = f"rlmm log copy --config {host.config} --from-config FORMER --from kafka"
     assert f"{copied} --to {former} --execute," in left("embedded")
+    assert f"{copied} --to quorum --execute, once its directory is formatted" in left("quorum")
+    host.config.write_text(
+        host.config.read_text().replace('"kafka"', '"quorum"').replace("single_broker", "# ")
+        + "[event_log.quorum]\nlisten = '127.0.0.1:9393'\n"
+    )
+    copied = f"rlmm log copy --config {host.config} --from-config FORMER --from quorum"
+    assert f"{copied} --to kafka --execute, where FORMER is" in left("kafka")
 
 
 def test_a_daemon_runs_by_what_it_wrote(host: Host):

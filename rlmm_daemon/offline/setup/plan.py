@@ -209,21 +209,18 @@ def _log_to_copy(present: str, wanted: str, file: str) -> str | None:
     A daemon that starts with an empty log misses all that is tiered, and so does every consumer.
     """
     before, after = (kinds(text).get("event_log") for text in (present, wanted))
-    if before == after or before not in ("kafka", "embedded"):
+    if before == after or before not in ("kafka", "embedded", "quorum"):
         return None
+    new = parse(wanted, source=file).event_log_directory if after == "embedded" else str(after)
+    into = f"--to {shlex.quote(new)} --execute"
     if after == "quorum":
-        return f"{_TAKE_ALONG}: docs/quorum.md"
-    new = shlex.quote(parse(wanted, source=file).event_log_directory)
-    if before == "kafka":
-        return (
-            f"{_TAKE_ALONG}: rlmm log copy --config {shlex.quote(file)} --from-config FORMER "
-            f"--from kafka --to {new} --execute, where FORMER is the configuration as it was"
-        )
+        into += ", once its directory is formatted; docs/quorum.md"
+    command = f"{_TAKE_ALONG}: rlmm log copy --config {shlex.quote(file)}"
+    if before != "embedded":
+        former = "where FORMER is the configuration as it was"
+        return f"{command} --from-config FORMER --from {before} {into}, {former}"
     former = parse(present, source=file).event_log_directory
-    if not Path(former).is_dir():
-        return None
-    paths = f"--config {shlex.quote(file)} --from {shlex.quote(former)}"
-    return f"{_TAKE_ALONG}: rlmm log copy {paths} --to kafka --execute"
+    return f"{command} --from {shlex.quote(former)} {into}" if Path(former).is_dir() else None
 
 
 def _is_mount(config: Config, present: str) -> bool:
