@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from rlmm_daemon.cli import codec
+from rlmm_daemon.cli import codec, main
 from rlmm_daemon.domain.errors import BY_CODE
 
 GOLDEN = Path(__file__).parents[2] / "data" / "golden"
@@ -19,7 +19,8 @@ POISON = [json.loads(line) for line in (GOLDEN / "poison.jsonl").read_text("utf-
 
 
 def run(command, *options, stdin=""):
-    return CliRunner().invoke(command, options, input=stdin)
+    # By its name: a command that was asked alone keeps the help option that it had there.
+    return CliRunner().invoke(main, [command.name, *options], input=stdin)
 
 
 def rows(result):
