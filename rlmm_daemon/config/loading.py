@@ -307,6 +307,7 @@ def _check_together(config: Config) -> Iterator[str]:
             "readiness.strict_stale_after_seconds is above stale_after_seconds: "
             "the strict limit is the shorter one"
         )
+    yield from _check_own_directories(config)
     if isinstance(config.storage, LocalStorage):
         yield from _check_local_storage(config, config.storage)
     if isinstance(config.storage, S3Storage):
@@ -369,21 +370,8 @@ def _check_s3_storage(config: Config, storage: S3Storage) -> Iterator[str]:
 
 def _check_local_storage(config: Config, storage: LocalStorage) -> Iterator[str]:
     yield from _check_log_dirs(config)
-    own = [
-        ("daemon.state_dir", config.daemon.state_dir),
-        *(
-            [("the embedded log's directory", config.event_log_directory)]
-            if isinstance(config.event_log, EmbeddedLog)
-            else []
-        ),
-        *(
-            [("the quorum's directory", config.quorum_directory)]
-            if isinstance(config.event_log, QuorumLog)
-            else []
-        ),
-        *(("daemon.log_dirs", each) for each in config.daemon.log_dirs),
-    ]
-    for name, directory in own:
+    brokers = (("daemon.log_dirs", each) for each in config.daemon.log_dirs)
+    for name, directory in (*_own_directories(config), *brokers):
         if Path(directory).is_relative_to(storage.directory) or Path(
             storage.directory
         ).is_relative_to(directory):
@@ -391,6 +379,24 @@ def _check_local_storage(config: Config, storage: LocalStorage) -> Iterator[str]
                 f'storage.directory = "{storage.directory}" and {name} = "{directory}" '
                 "lie in one another: remote storage needs a directory of its own"
             )
+
+
+def _check_own_directories(config: Config) -> Iterator[str]:
+    for name, directory in _own_directories(config):
+        for log_dir in config.daemon.log_dirs:
+            if Path(directory).is_relative_to(log_dir):
+                yield (
+                    f'{name} = "{directory}" lies in daemon.log_dirs = "{log_dir}", where a broker '
+                    "starts with nothing but directories of partitions: choose another place"
+                )
+
+
+def _own_directories(config: Config) -> Iterator[tuple[str, str]]:
+    yield "daemon.state_dir", config.daemon.state_dir
+    if isinstance(config.event_log, EmbeddedLog):
+        yield "the embedded log's directory", config.event_log_directory
+    if isinstance(config.event_log, QuorumLog):
+        yield "the quorum's directory", config.quorum_directory
 
 
 def _flat(table: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:

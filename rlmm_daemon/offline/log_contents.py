@@ -19,6 +19,7 @@ from rlmm_daemon.codec.state_files import Position
 from rlmm_daemon.config import Config, EmbeddedLog, KafkaLog, QuorumLog
 from rlmm_daemon.core.fold.fold import Fold
 from rlmm_daemon.core.fold.outcome import Applied, Outcome, Rejected, Repeated
+from rlmm_daemon.daemon.cleaner.directories import BROKERS_OWN
 from rlmm_daemon.domain.errors import (
     InvalidArgument,
     RlmmError,
@@ -134,9 +135,12 @@ async def opened(config: Config, name: str, count: int | None) -> AsyncIterator[
     stands in for the daemon: it runs its replica, and votes.
 
     Raises:
-        InvalidArgument: the configuration has no [event_log.kafka], or no [event_log.quorum].
+        InvalidArgument: the configuration has no [event_log.kafka], or no [event_log.quorum]; the
+            directory is a broker's.
         RlmmError, LogMissing: it can't be opened.
     """
+    if name not in NAMED and count is not None:
+        _refuse_brokers(name)
     chosen = _config_of(config, name, count)
     async with log_alone(chosen, votes=name == QUORUM) as log:
         quorum = adapters.as_quorum_log(chosen, log)
@@ -156,6 +160,12 @@ async def _open(log: EventLog, *, create: bool, applied: Callable[[], int] | Non
                 raise
         else:
             return
+
+
+def _refuse_brokers(directory: str) -> None:
+    """Make no log in a log directory: a broker starts with nothing there but its partitions."""
+    if Path(directory, BROKERS_OWN).exists():
+        raise InvalidArgument(f"{directory} is a broker's log directory: {BROKERS_OWN} is there")
 
 
 async def topic_of(config: Config, name: str) -> TopicId | None:

@@ -395,6 +395,17 @@ def test_remote_storage_needs_a_directory_of_its_own(directory: str):
     )
 
 
+@pytest.mark.parametrize("directory", ["/var/lib/rlmm", "/var/lib", "/var/lib/rlmm/log"])
+def test_nothing_of_a_daemon_lies_among_a_brokers_partitions(directory: str):
+    """A broker does not start on a log directory with a directory that is no partition's."""
+    told = problems(SMALLEST, f'daemon.log_dirs=["{directory}"]')
+    assert any(f'lies in daemon.log_dirs = "{directory}"' in each for each in told)
+
+
+def test_a_brokers_directory_may_lie_beside_the_daemons():
+    parse(SMALLEST, ['daemon.log_dirs=["/var/lib/kafka", "/var/lib/rlmm-kafka"]'])
+
+
 def test_a_storage_without_log_dirs_could_copy_nothing():
     assert problems(SMALLEST + LOCAL)[0].startswith("daemon.log_dirs is empty")
 

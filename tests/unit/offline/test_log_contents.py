@@ -4,10 +4,11 @@ import asyncio
 
 import pytest
 
-from rlmm_daemon.domain.errors import OutcomeUnknown, Overloaded
+from rlmm_daemon.domain.errors import InvalidArgument, OutcomeUnknown, Overloaded
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId
-from rlmm_daemon.offline.log_contents import append_all
+from rlmm_daemon.offline.log_contents import append_all, opened
 from tests.support.memory_log import MemoryEventLog, MemoryLogStore
+from tests.unit.offline.test_log_moving import config_of
 
 P = MetadataPartition(0)
 VALUES = [b"%d" % number for number in range(200)]
@@ -68,3 +69,13 @@ async def test_an_unknown_outcome_ends_it_when_those_in_flight_are_told():
         await append_all(log, P, VALUES)
     ranges = await log.end_offsets([P])
     assert ranges[P].end == 63, "as many as are in flight, but for that one"
+
+
+async def test_no_log_is_made_among_a_brokers_partitions(tmp_path):
+    """`rlmm log restore --to` a broker's log directory: it would not start on it again."""
+    (broker := tmp_path / "kafka").mkdir()
+    (broker / "meta.properties").write_text("version=1")
+    with pytest.raises(InvalidArgument, match="is a broker's log directory"):
+        async with opened(config_of(tmp_path), str(broker), 3):
+            raise AssertionError
+    assert [each.name for each in broker.iterdir()] == ["meta.properties"]

@@ -17,7 +17,7 @@ CONFIG = """
 broker_id = 1
 cluster_id = "{cluster}"
 state_dir = "{home}"
-log_dirs = ["{home}"]
+log_dirs = ["{home}/logs"]
 
 [event_log]
 kind = "embedded"
