@@ -14,9 +14,13 @@ STATE_NAME: Final = "state.json"
 #: Kafka's own name, and Kafka's own form: see `epochs`.
 EPOCHS_NAME: Final = "leader-epoch-checkpoint"
 CORRUPT_SUFFIX: Final = ".corrupt"
-TEMPORARY_SUFFIX: Final = ".tmp"
 
 _SEGMENT: Final = re.compile(r"(\d{20})\.log")
+#: What atomic writes name beside files of the log, and what was set aside of them.
+_HALF_WRITTEN: Final = re.compile(
+    r"(\d{20}\.log|identity\.json|state\.json|compaction\.json|leader-epoch-checkpoint)"
+    r"(\.corrupt(\.\d+)?)?((\.\d+){2}\.tmp|\.tmp\d+)"
+)
 _ZEROS: Final = bytes(256 * 1024)
 
 write_all = disk_writes.write_all
@@ -41,9 +45,12 @@ async def partitions(disk: Disk, directory: str) -> list[MetadataPartition]:
 
 
 async def sweep(disk: Disk, directory: str) -> None:
-    """Remove what atomic writes left behind at a crash; what can't be only takes room."""
+    """Remove what atomic writes left behind at a crash; what can't be only takes room.
+
+    A log may be made in a directory in which others keep files, by mistake for one.
+    """
     for name in sorted(await disk.list(directory)):
-        if TEMPORARY_SUFFIX in name:
+        if _HALF_WRITTEN.fullmatch(name):
             with suppress(OSError):
                 await disk.remove(f"{directory}/{name}")
 

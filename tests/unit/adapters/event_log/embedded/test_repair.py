@@ -203,6 +203,21 @@ async def test_what_a_repair_that_was_killed_had_half_written_is_removed(bench: 
     assert not left.intersection(names)
 
 
+async def test_a_log_that_is_made_among_others_files_removes_none_of_them(bench: Bench) -> None:
+    """`rlmm log restore --to` takes any directory: whatever was called temporary went."""
+    log = await bench.open(SMALL)
+    await fill(log, values(3))
+    await log.close()
+    directory = bench.files()[0].parent
+    others = {"book.tmp.odt", "report.tmp", "recovery-point-offset-checkpoint.tmp", "1.tmp.log"}
+    for name in others:
+        for place in (directory, directory.parent):
+            await (await bench.disk.open(str(place / name), create=True)).close()
+    await (await bench.open(SMALL)).close()
+    assert others <= set(await bench.disk.list(str(directory)))
+    assert others <= set(await bench.disk.list(str(directory.parent)))
+
+
 async def test_a_write_that_is_in_flight_as_a_repair_begins_is_kept(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
