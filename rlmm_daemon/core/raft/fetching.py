@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from rlmm_daemon.core.raft.inputs import Commit, Install, SnapshotInstalled, StorePiece
 from rlmm_daemon.core.raft.log_facts import BEGINNING, Batch, LogPoint, emptied_to
 from rlmm_daemon.core.raft.messages import (
+    UNKNOWN,
     Answer,
     Code,
     FetchAnswer,
@@ -204,7 +205,8 @@ def _begin_download(turn: Turn, snapshot: LogPoint) -> None:
         put_off(turn)
         return
     if role.download is None or role.download.snapshot != snapshot:
-        turn.amend(replace(role, download=Download(snapshot)))
+        # Where the log is committed by now, only the next records tell.
+        turn.amend(replace(role, download=Download(snapshot), high_watermark=UNKNOWN))
 
 
 def _forget_download(turn: Turn) -> None:

@@ -226,7 +226,9 @@ class QuorumLog:
                     batch = msgspec.structs.replace(batch, lacking=True)
                 position, epoch, due = batch.next_offset, batch.leader_epoch, False
                 yield batch
-            elif due and self._replica.hears:
+            elif due and await self._has_all():
+                if position < self.folding.range(partition).end:
+                    continue
                 due = False
                 yield LogBatch(
                     next_offset=position,
@@ -246,6 +248,17 @@ class QuorumLog:
         """
         self._require_open()
         await self._within(self.submitter.renew())
+
+    async def _has_all(self) -> bool:
+        """Whether all is folded that is committed as the leader has just said."""
+        end = self._replica.end_heard
+        if end is None:
+            return False
+        try:
+            await self.folding.reached(end, timeout_seconds=self._options.heartbeat_seconds)
+        except UnavailableError:
+            return False
+        return True
 
     async def compact(
         self, partition: MetadataPartition, upto: int, *, turn: Turn, steady: Steady

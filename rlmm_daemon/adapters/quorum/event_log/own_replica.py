@@ -17,6 +17,7 @@ from rlmm_daemon.adapters.quorum.node import Node
 from rlmm_daemon.adapters.quorum.replica import ReplicaOptions, running
 from rlmm_daemon.core.raft import standing
 from rlmm_daemon.core.raft.log_facts import BEGINNING
+from rlmm_daemon.core.raft.messages import UNKNOWN
 from rlmm_daemon.core.raft.roles import Follower, Leader, Replica
 from rlmm_daemon.domain.errors import (
     ConfigError,
@@ -112,6 +113,22 @@ class OwnReplica:
                 return fetched and self._now() < until
             case _:
                 return False
+
+    @property
+    def end_heard(self) -> int | None:
+        """Up to where who leads, heard just now, has committed; None: nobody says so."""
+        node = self.node
+        if node is None or not self.hears:
+            return None
+        end = UNKNOWN
+        match node.replica.role:
+            case Leader(high_watermark=end):
+                pass
+            case Follower(high_watermark=end, download=None) if node.replica.installing is None:
+                pass
+            case _:
+                return None
+        return None if end == UNKNOWN else end
 
     @property
     def is_led(self) -> bool:
