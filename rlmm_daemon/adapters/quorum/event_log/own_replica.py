@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from typing import Any
 
 import structlog
@@ -9,6 +10,7 @@ import structlog
 from rlmm_daemon.adapters.quorum.files.formatted import (
     note_abandoned,
     require_may_run,
+    topic_id_of,
 )
 from rlmm_daemon.adapters.quorum.files.identity import read_meta
 from rlmm_daemon.adapters.quorum.files.layout import Layout
@@ -27,6 +29,7 @@ from rlmm_daemon.domain.errors import (
     StorageUnavailable,
     UnavailableError,
 )
+from rlmm_daemon.domain.ids import uuid_text
 from rlmm_daemon.ports.clock import Clock
 from rlmm_daemon.ports.disk import Disk
 from rlmm_daemon.ports.event_log import LogMissing
@@ -62,6 +65,8 @@ class OwnReplica:
         #: It sought another leader than the one that it followed, and has heard none since.
         self._doubts = False
         self._failure: RlmmError | None = None
+        #: The log that this process went on with so far, and as which replica.
+        self._of: tuple[bytes, int] | None = None
         self._changed = asyncio.Event()
         self._stop = asyncio.Event()
         self._ended = asyncio.Event()
@@ -230,8 +235,26 @@ class OwnReplica:
         self._stop.set()
         await self._ended.wait()
 
+    async def _require_same(self) -> None:
+        """Refuse another log's directory, or another replica's, in the place of the first one.
+
+        Raises:
+            ConfigError: it is one. What was read before is none of its.
+        """
+        directory = self._options.directory
+        meta = await read_meta(self._disk, Layout(directory, self._options.topic))
+        found = await topic_id_of(self._disk, directory), meta.node_id
+        if self._of not in (None, found):
+            raise ConfigError(
+                f"it is of another log or replica than before: log {uuid_text(found[0])}, replica "
+                f"{found[1]}. Put the one back that was there; for a new disk of the same quorum, "
+                "rlmm quorum format with --join and that quorum's --topic-id"
+            )
+        self._of = found
+
     async def _live(self) -> None:
         options = self._options
+        await self._require_same()
         async with running(
             self._disk, self._clock, options, acceptor=self._acceptor, dialer=self._dialer
         ) as node:
@@ -258,7 +281,8 @@ class OwnReplica:
         assert isinstance(error, RlmmError), "it is of them"
         forced = error.fields.get("forced_epoch") if isinstance(error, HistoryLost) else None
         if forced is not None:
-            await note_abandoned(self._disk, self._options.directory, forced)
+            with suppress(OSError):  # else it hears of it again at the next start
+                await note_abandoned(self._disk, self._options.directory, forced)
         _log.error("quorum_replica_ended", why=error.message)
         self._why, self._failure = error.message, error
         self.on_failure(error)
