@@ -11,6 +11,7 @@ from rlmm_daemon.adapters.quorum.node import Node
 from rlmm_daemon.adapters.quorum.wire import Group, OtherTopic
 from rlmm_daemon.codec.kraft import apis
 from rlmm_daemon.codec.kraft.headers import RequestHead
+from rlmm_daemon.codec.kraft.record_key import read_key
 from rlmm_daemon.codec.kraft.schema import Api, Message
 from rlmm_daemon.core.raft.inputs import Peer
 from rlmm_daemon.core.raft.messages import UNKNOWN, AddVoterRequest, Code, RemoveVoterRequest
@@ -22,6 +23,7 @@ from rlmm_daemon.domain.errors import (
     OutcomeUnknown,
     Overloaded,
     StorageUnavailable,
+    UnsupportedProtocol,
 )
 from rlmm_daemon.domain.ids import uuid_text
 
@@ -86,14 +88,17 @@ class Service:
             done = await (self._submit(message) if api is apis.SUBMIT else self._read_index())
         except NotLeader:
             return said | {"ErrorCode": Code.NOT_LEADER_OR_FOLLOWER}
-        except InvalidArgument:
+        except (InvalidArgument, UnsupportedProtocol):
             return said | {"ErrorCode": Code.INVALID_REQUEST}
         except (OutcomeUnknown, Overloaded):
             return said | {"ErrorCode": Code.REQUEST_TIMED_OUT}
         return said | {"ErrorCode": Code.NONE} | done
 
     async def _submit(self, message: Message) -> Message:
+        """Append records; such as this version can't fold would stop every daemon, for ever."""
         records = tuple((each["Key"], each["Value"]) for each in message["Records"])
+        for key, _ in records:
+            read_key(key)
         return {"BaseOffset": await self._node.submit(records)}
 
     async def _read_index(self) -> Message:
