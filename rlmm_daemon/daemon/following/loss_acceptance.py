@@ -18,6 +18,8 @@ from rlmm_daemon.ports.event_log import LogRange, ranges_joined
 
 #: How long an acceptance waits for the log that is made by it. It is written down with that log.
 _MADE_SECONDS: Final = 5.0
+#: Of a single partition.
+_ENDED_BY_ACCEPTANCE: Final = (FailureReason.HISTORY_LOST, FailureReason.PRESENCE_UNREAD)
 
 
 class LossAcceptance:
@@ -144,7 +146,7 @@ def _require_ended(followers: Iterable[Follower]) -> None:
     """Raise where an acceptance would only take what the failure's own command needs."""
     for follower in followers:
         failure = follower.failure
-        if failure is not None and failure.reason is not FailureReason.HISTORY_LOST:
+        if failure is not None and failure.reason not in _ENDED_BY_ACCEPTANCE:
             raise InvalidArgument(
                 f"metadata partition {follower.partition} failed ({failure.reason.value}: "
                 f"{failure.evidence}); to accept a loss does not end that, so nothing was "
