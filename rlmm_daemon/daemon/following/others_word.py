@@ -145,7 +145,7 @@ class OthersWord:
                 self.reads.hear_own(marker.positions)
             self.reads.hear_others(marker.others)
             self.unread, self.own_unread = marker.unread, marker.own_unread
-        if before != self.unread:
+        if (before, own_unread) != (self.unread, self.own_unread):
             self._known.changed.ring()
         for follower in list(self._followers.values()):
             partition = follower.partition
@@ -169,7 +169,8 @@ class OthersWord:
                     await self._newcomer.wait()
             unheard = frozenset(self._unheard)
             lacking = any(f.open_gaps for f in self._followers.values())
-            if self._bucket is None or not (unheard or lacking or self.unread):
+            doubts = bool(self.unread) or self.own_unread
+            if self._bucket is None or not (unheard or lacking or doubts):
                 continue
             try:
                 marker = await self._bucket.log()
@@ -181,7 +182,7 @@ class OthersWord:
             told = ""
             await self._take_up_gaps(marker)
             self._unheard -= unheard
-            if unheard or self.unread:
+            if unheard or doubts:
                 self._hear_others(marker, unheard)
 
     async def _take_up_gaps(self, marker: BucketLog | None) -> None:
