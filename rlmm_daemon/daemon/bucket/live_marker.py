@@ -123,6 +123,8 @@ class LiveMarker:
                 yet whose it is, which a look alone can't.
         """
         if self._marker is None:
+            with suppress(Malformed):  # a storage that is away says so itself
+                await self.storage.get_control(MARKER_KEY)
             self.require()
         asked, now = self._looks, asyncio.get_running_loop().time()
         if self._looked_at is None or not seconds or self._looked_at < now - seconds:
