@@ -24,19 +24,22 @@ class Asking:
         bootstrap: Sequence[Endpoint],
         take: Callable[[Input], None],
         notices: Notices,
+        *,
+        known: Callable[[], Sequence[Endpoint]] = tuple,
     ) -> None:
-        """`take` is given what comes of each request."""
+        """`take` is given what comes of each request; `known` are voters that may be asked."""
         self._links = links
         self._bootstrap = bootstrap
-        self._bootstrap_at = 0
+        self._servers_at = 0
         self._take = take
         self._notices = notices
+        self._known = known
 
     async def send(self, effect: inputs.Send) -> None:
         """Ask a replica, or any server, and hand on what it answers."""
         endpoints = effect.endpoints
         if effect.to is None or not endpoints:
-            endpoints = self._a_bootstrap_server()
+            endpoints = self._a_server()
         try:
             answer = await self._links.ask(effect.request, endpoints, effect.to)
         except Unreachable as error:
@@ -84,8 +87,10 @@ class Asking:
             forced_epoch=epoch,
         )
 
-    def _a_bootstrap_server(self) -> tuple[Endpoint, ...]:
-        if not self._bootstrap:
+    def _a_server(self) -> tuple[Endpoint, ...]:
+        """Return the next bootstrap server, or voter: the former may be gone by now."""
+        servers = tuple(dict.fromkeys((*self._bootstrap, *self._known())))
+        if not servers:
             return ()
-        self._bootstrap_at = (self._bootstrap_at + 1) % len(self._bootstrap)
-        return (self._bootstrap[self._bootstrap_at],)
+        self._servers_at = (self._servers_at + 1) % len(servers)
+        return (servers[self._servers_at],)

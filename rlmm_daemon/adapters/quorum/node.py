@@ -104,7 +104,9 @@ class Node:
         #: Counted since the start, by kind.
         self.alarms: dict[str, int] = {}
         self._notices = Notices(self.alarms)
-        self._asking = Asking(links, options.bootstrap, self._take, self._notices)
+        self._asking = Asking(
+            links, options.bootstrap, self._take, self._notices, known=self._other_voters
+        )
 
     @property
     def replica(self) -> Replica:
@@ -232,6 +234,11 @@ class Node:
                 self._go(self._asking.send(effect))
         if self._beside:
             await asyncio.wait(self._beside, timeout=_GOOD_BYE_SECONDS)
+
+    def _other_voters(self) -> tuple[Endpoint, ...]:
+        replica = self.replica
+        others = (each for each in replica.in_force.voters if each.key.id != replica.me.id)
+        return tuple(endpoint for each in others for endpoint in each.endpoints[:1])
 
     def _take(self, happened: Input) -> None:
         self._inbox.append(happened)
