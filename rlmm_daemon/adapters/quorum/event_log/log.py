@@ -226,7 +226,7 @@ class QuorumLog:
                     batch = msgspec.structs.replace(batch, lacking=True)
                 position, epoch, due = batch.next_offset, batch.leader_epoch, False
                 yield batch
-            elif due and await self._has_all():
+            elif due and await _has_all(self._replica, self.folding, self._options):
                 if position < self.folding.range(partition).end:
                     continue
                 due = False
@@ -248,17 +248,6 @@ class QuorumLog:
         """
         self._require_open()
         await self._within(self.submitter.renew())
-
-    async def _has_all(self) -> bool:
-        """Whether all is folded that is committed as the leader has just said."""
-        end = self._replica.end_heard
-        if end is None:
-            return False
-        try:
-            await self.folding.reached(end, timeout_seconds=self._options.heartbeat_seconds)
-        except UnavailableError:
-            return False
-        return True
 
     async def compact(
         self, partition: MetadataPartition, upto: int, *, turn: Turn, steady: Steady
@@ -408,3 +397,15 @@ def _differs(
     if epoch < 0:
         return None
     return diverged(folding.epoch_end(partition, epoch), position, epoch)
+
+
+async def _has_all(replica: OwnReplica, folding: Folding, options: QuorumLogOptions) -> bool:
+    """Whether all is folded that is committed as the leader has just said."""
+    end = replica.end_heard
+    if end is None:
+        return False
+    try:
+        await folding.reached(end, timeout_seconds=options.heartbeat_seconds)
+    except UnavailableError:
+        return False
+    return True
