@@ -25,7 +25,7 @@ class Exit(enum.IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CommandRow:
     """One command: the module whose `command` it is, and its line in `rlmm --help`."""
 
     module: str
@@ -36,75 +36,85 @@ class Row:
 
 _CLI: Final = "rlmm_daemon.cli"
 #: Head -> rows, in the order of `rlmm --help`. A new command is one row here and one module.
-SECTIONS: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
+SECTIONS: Final[Mapping[str, Mapping[str, CommandRow]]] = MappingProxyType(
     {
         "Look": {
-            "status": Row(f"{_CLI}.look.status", "Show the daemon on one screen."),
-            "top": Row(f"{_CLI}.look.top", "Show the daemon's work as it goes."),
-            "explain": Row(
+            "status": CommandRow(f"{_CLI}.look.status", "Show the daemon on one screen."),
+            "top": CommandRow(f"{_CLI}.look.top", "Show the daemon's work as it goes."),
+            "explain": CommandRow(
                 f"{_CLI}.look.explain", "Say why a partition answers as it does; what next."
             ),
-            "segments": Row(f"{_CLI}.look.segments", "List the segments of a partition."),
-            "lookup": Row(f"{_CLI}.look.lookup", "Find the segment that holds an offset."),
-            "partitions": Row(
+            "segments": CommandRow(f"{_CLI}.look.segments", "List the segments of a partition."),
+            "lookup": CommandRow(f"{_CLI}.look.lookup", "Find the segment that holds an offset."),
+            "partitions": CommandRow(
                 f"{_CLI}.look.partitions", "List the metadata partitions and their state."
             ),
-            "tail": Row(f"{_CLI}.look.tail", "Show the last events, or follow them."),
-            "cleanup": Row(
+            "tail": CommandRow(f"{_CLI}.look.tail", "Show the last events, or follow them."),
+            "cleanup": CommandRow(
                 f"{_CLI}.look.cleanup", "Show what is being removed, and what is stuck."
             ),
-            "forecast": Row(
+            "forecast": CommandRow(
                 f"{_CLI}.look.forecast", "Say what topics hold and cost, next month, too."
             ),
-            "export": Row(f"{_CLI}.look.export", "Print every segment as JSON, a line each."),
+            "export": CommandRow(
+                f"{_CLI}.look.export", "Print every segment as JSON, a line each."
+            ),
         },
         "Move": {
-            "fetch": Row(f"{_CLI}.move.fetch", "Fetch a segment, a range of it, or an index."),
-            "copy": Row(f"{_CLI}.move.copy", "Copy a segment to the remote storage."),
-            "delete": Row(f"{_CLI}.move.delete", "Delete a segment for good."),
-            "purge": Row(f"{_CLI}.move.purge", "Have a topic's remote data removed."),
-            "pause": Row(f"{_CLI}.move.pause", "Let no copy of a topic begin.", "pause"),
-            "resume": Row(f"{_CLI}.move.pause", "Let a topic's copies begin again.", "resume"),
+            "fetch": CommandRow(
+                f"{_CLI}.move.fetch", "Fetch a segment, a range of it, or an index."
+            ),
+            "copy": CommandRow(f"{_CLI}.move.copy", "Copy a segment to the remote storage."),
+            "delete": CommandRow(f"{_CLI}.move.delete", "Delete a segment for good."),
+            "purge": CommandRow(f"{_CLI}.move.purge", "Have a topic's remote data removed."),
+            "pause": CommandRow(f"{_CLI}.move.pause", "Let no copy of a topic begin.", "pause"),
+            "resume": CommandRow(
+                f"{_CLI}.move.pause", "Let a topic's copies begin again.", "resume"
+            ),
         },
         "Mend": {
-            "storage": Row(f"{_CLI}.mend.storage", "Check what the remote storage allows."),
-            "partition": Row(
+            "storage": CommandRow(f"{_CLI}.mend.storage", "Check what the remote storage allows."),
+            "partition": CommandRow(
                 f"{_CLI}.mend.partition", "Retry, rebuild, or accept what is missing."
             ),
-            "log": Row(f"{_CLI}.mend.log", "Check, seal and repair the event log."),
-            "snapshot": Row(f"{_CLI}.mend.snapshot", "Write, check and show snapshots."),
-            "reconcile": Row(
+            "log": CommandRow(f"{_CLI}.mend.log", "Check, seal and repair the event log."),
+            "snapshot": CommandRow(f"{_CLI}.mend.snapshot", "Write, check and show snapshots."),
+            "reconcile": CommandRow(
                 f"{_CLI}.mend.reconcile", "Hold the storage against the log, on Spark."
             ),
         },
         "Run": {
-            "run": Row(f"{_CLI}.run", "Run the daemon in the foreground."),
-            "check-config": Row(
+            "run": CommandRow(f"{_CLI}.run", "Run the daemon in the foreground."),
+            "check-config": CommandRow(
                 f"{_CLI}.check_config", "Check a configuration and print what is in force."
             ),
-            "setup": Row(f"{_CLI}.setup", "Set a daemon up beside a broker, from its files."),
-            "config": Row(f"{_CLI}.config", "Make a configuration from server.properties."),
-            "doctor": Row(f"{_CLI}.doctor", "Check what is around the daemon; say what to do."),
-            "support-bundle": Row(
+            "setup": CommandRow(
+                f"{_CLI}.setup", "Set a daemon up beside a broker, from its files."
+            ),
+            "config": CommandRow(f"{_CLI}.config", "Make a configuration from server.properties."),
+            "doctor": CommandRow(
+                f"{_CLI}.doctor", "Check what is around the daemon; say what to do."
+            ),
+            "support-bundle": CommandRow(
                 f"{_CLI}.support_bundle", "Gather what a maintainer asks for, without secrets."
             ),
-            "quorum": Row(
+            "quorum": CommandRow(
                 f"{_CLI}.quorum.quorum", "Format, run, show and change a quorum of daemons."
             ),
-            "drain": Row(f"{_CLI}.drain", "Let the daemon finish what it does and end."),
+            "drain": CommandRow(f"{_CLI}.drain", "Let the daemon finish what it does and end."),
         },
         "Decode": {
-            "decode": Row(
+            "decode": CommandRow(
                 f"{_CLI}.codec", "Decode metadata records to JSON, a line each.", "decode"
             ),
-            "encode": Row(f"{_CLI}.codec", "Encode JSON to metadata records.", "encode"),
-            "partition-of": Row(
+            "encode": CommandRow(f"{_CLI}.codec", "Encode JSON to metadata records.", "encode"),
+            "partition-of": CommandRow(
                 f"{_CLI}.codec", "Print the metadata partition of a user partition.", "partition_of"
             ),
         },
     }
 )
-COMMANDS: Final[Mapping[str, Row]] = MappingProxyType(
+COMMANDS: Final[Mapping[str, CommandRow]] = MappingProxyType(
     {name: row for rows in SECTIONS.values() for name, row in rows.items()}
 )
 _FIRST_STEPS: Final = """\
@@ -150,8 +160,8 @@ class LazyGroup(click.Group):
     def __init__(
         self,
         *args: Any,
-        rows: Mapping[str, Row],
-        sections: Mapping[str, Mapping[str, Row]] | None = None,
+        rows: Mapping[str, CommandRow],
+        sections: Mapping[str, Mapping[str, CommandRow]] | None = None,
         **kwargs: Any,
     ) -> None:
         """`sections` are the rows under their heads, for the help."""

@@ -14,7 +14,7 @@ from rlmm_daemon.domain.errors import ConfigError
 from rlmm_daemon.observability.escape import escape_lines
 
 if TYPE_CHECKING:  # imported when it runs: it brings half of the daemon along
-    from rlmm_daemon.offline.setup.plan import Plan
+    from rlmm_daemon.offline.setup.plan import SetupPlan
     from rlmm_daemon.offline.setup.quorum import Replica
 
 _STORAGES = ("local", "s3", "none")
@@ -200,7 +200,7 @@ def _yes() -> bool:
     return _on_terminal() and click.confirm("write this?")
 
 
-def _show(plan: "Plan") -> None:
+def _show(plan: "SetupPlan") -> None:
     broker = plan.broker
     click.echo(
         escape_lines(

@@ -55,7 +55,7 @@ def command(
     """  # noqa: D301 - click's own mark
     # Imported late: they bring the client and the configuration along.
     from rlmm_daemon.offline.support import bundle
-    from rlmm_daemon.offline.support.asked import Asked
+    from rlmm_daemon.offline.support.asked import AskedDaemon
     from rlmm_daemon.offline.support.steps import config_or_none, known_secrets, steps
 
     at_seconds = time.time_ns() / 1e9
@@ -67,7 +67,7 @@ def command(
     config = config_or_none(file)
     configured = config.socket.path if config else None
     where = find_socket(socket or os.environ.get("RLMM_SOCKET") or configured, os.environ)
-    asked = Asked(where, client_name(), timeout)
+    asked = AskedDaemon(where, client_name(), timeout)
     entries = bundle.gather(
         list(steps(config, file, asked, where, log=log)), known_secrets(config, os.environ)
     )

@@ -88,7 +88,7 @@ class Positions(msgspec.Struct, frozen=True, kw_only=True):
         return {int(number): position for number, position in self.partitions.items()}
 
 
-class Accepted(msgspec.Struct, frozen=True, kw_only=True):
+class AcceptedFile(msgspec.Struct, frozen=True, kw_only=True):
     """Gaps of one log whose loss was accepted; kept in the bucket marker, too, where there is one.
 
     So a start that does not reach the bucket does not raise them again.
@@ -140,14 +140,14 @@ class Lost(msgspec.Struct, frozen=True, kw_only=True):
     records: list[bytes]
 
 
-JsonFile = TypeVar("JsonFile", Identity, Announced, Positions, Accepted, Observed, Paused)
+JsonFile = TypeVar("JsonFile", Identity, Announced, Positions, AcceptedFile, Observed, Paused)
 
 
 class _Format(msgspec.Struct):
     format: int = 0
 
 
-def to_json(content: Identity | Announced | Positions | Accepted | Observed | Paused) -> bytes:
+def to_json(content: Identity | Announced | Positions | AcceptedFile | Observed | Paused) -> bytes:
     """Return a file's bytes, indented, ending in its checksum and a newline."""
     return sealed(msgspec.json.encode(content))
 
@@ -221,12 +221,12 @@ def _check_names(content: object) -> None:
     Raises:
         InvalidArgument, ValueError: one is.
     """
-    if isinstance(content, Identity | Positions | Accepted):
+    if isinstance(content, Identity | Positions | AcceptedFile):
         uuid_bytes(content.topic_id)
     if isinstance(content, Positions):
         numbers = [*content.partitions, *content.accepted_starts]
     else:
-        numbers = [*content.gaps] if isinstance(content, Accepted) else []
+        numbers = [*content.gaps] if isinstance(content, AcceptedFile) else []
     for number in numbers:
         if not number.isascii() or not number.isdecimal():
             raise ValueError(f"{number!r} is no metadata partition")

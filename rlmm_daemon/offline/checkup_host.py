@@ -27,7 +27,7 @@ from rlmm_daemon.core import phrases
 from rlmm_daemon.daemon.base.state_directory import LOCK
 from rlmm_daemon.domain.errors import DaemonUnreachable, RlmmError
 from rlmm_daemon.offline.finding import CheckResult
-from rlmm_daemon.offline.support.host import Peer, listener, said
+from rlmm_daemon.offline.support.host import PeerProcess, listener, said
 
 UNIT: Final = "rlmm-daemon.service"
 #: A daemon with fewer descriptors refuses connections under load.
@@ -116,7 +116,7 @@ def _skipped(check: str, found: str) -> CheckResult:
     return CheckResult(check=check, verdict="skipped", found=found)
 
 
-def state_lock(state_dir: str, peer: Peer | None) -> CheckResult:
+def state_lock(state_dir: str, peer: PeerProcess | None) -> CheckResult:
     """Judge who holds the state directory: a second daemon on it ends, and is started for ever."""
     holder = holder_of(f"{state_dir}/{LOCK}")
     if holder is None:
@@ -148,7 +148,7 @@ def _command_of(pid: int) -> str:
 # What runs.
 
 
-def _peer(config: Config) -> Peer | None:
+def _peer(config: Config) -> PeerProcess | None:
     try:
         return listener(config.socket.path)
     except (DaemonUnreachable, OSError):
@@ -191,7 +191,7 @@ def versions(status: Mapping[str, Any] | None, ours: str) -> CheckResult:
     )
 
 
-def _descriptors(peer: Peer | None) -> CheckResult:
+def _descriptors(peer: PeerProcess | None) -> CheckResult:
     if peer is None:
         return _skipped("descriptors", "no daemon listens")
     try:
@@ -294,7 +294,7 @@ def room(rooms: Sequence[Room]) -> CheckResult:
     )
 
 
-def owners(config: Config, file: str, peer: Peer | None) -> CheckResult:
+def owners(config: Config, file: str, peer: PeerProcess | None) -> CheckResult:
     """Judge who owns secrets, configuration and own directories: root, or the daemon's user.
 
     That user is the one who runs it; without a daemon, whoever owns its state directory.

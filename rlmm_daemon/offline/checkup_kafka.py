@@ -14,7 +14,7 @@ from rlmm_daemon.adapters.kafka.event_log.provisioning import lone_replicas, rea
 from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.config import Config
 from rlmm_daemon.core import phrases
-from rlmm_daemon.core.cluster_image.word import Standing
+from rlmm_daemon.core.cluster_image.word import ControllersState
 from rlmm_daemon.domain.errors import RlmmError
 from rlmm_daemon.domain.ids import TopicId, uuid_text
 from rlmm_daemon.offline.finding import CheckResult
@@ -181,7 +181,7 @@ async def controllers(config: Config, log: KafkaLog, seconds: float) -> CheckRes
         finally:
             task.cancel()
     told = observer.observed()
-    if told.standing is Standing.CURRENT and told.at is not None:
+    if told.standing is ControllersState.CURRENT and told.at is not None:
         found = (
             f"by the brokers' and the controllers' word: {phrases.number(told.topics, 'topic')}, "
             f"{phrases.number(told.brokers, 'broker')} at offset {told.at.end} of epoch "
@@ -204,17 +204,19 @@ _UNREACHED_CONTROLLERS: Final = (
     "check event_log.kafka.controllers.bootstrap and .security: the controllers' listener, its "
     "protocol and user, and whatever firewall is before it"
 )
-_CONTROLLERS_ADVICE: Final[Mapping[Standing, str]] = MappingProxyType(
+_CONTROLLERS_ADVICE: Final[Mapping[ControllersState, str]] = MappingProxyType(
     {
-        Standing.LOADING: "a longer --timeout, or less load on the controllers",
-        Standing.CURRENT: "a longer --timeout",
-        Standing.STALE: _UNREACHED_CONTROLLERS,
-        Standing.UNREACHABLE: _UNREACHED_CONTROLLERS,
-        Standing.OTHER_CLUSTER: "event_log.kafka.controllers.bootstrap leads to another cluster",
-        Standing.UNAUTHORIZED: (
+        ControllersState.LOADING: "a longer --timeout, or less load on the controllers",
+        ControllersState.CURRENT: "a longer --timeout",
+        ControllersState.STALE: _UNREACHED_CONTROLLERS,
+        ControllersState.UNREACHABLE: _UNREACHED_CONTROLLERS,
+        ControllersState.OTHER_CLUSTER: (
+            "event_log.kafka.controllers.bootstrap leads to another cluster"
+        ),
+        ControllersState.UNAUTHORIZED: (
             "grant it: kafka-acls.sh --add --cluster --operation ClusterAction, for the principal "
             "that the controllers see"
         ),
-        Standing.UNREADABLE: "a newer rlmm-daemon, or no [event_log.kafka.controllers]",
+        ControllersState.UNREADABLE: "a newer rlmm-daemon, or no [event_log.kafka.controllers]",
     }
 )

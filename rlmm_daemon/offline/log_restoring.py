@@ -19,7 +19,7 @@ from rlmm_daemon.core.fold.fold import Fold
 from rlmm_daemon.core.partitioner import metadata_partition
 from rlmm_daemon.core.snapshots import unsealing
 from rlmm_daemon.daemon.base.segment_log import decode_segment
-from rlmm_daemon.daemon.operator.recovering import Candidate, beginning_of
+from rlmm_daemon.daemon.operator.recovering import MaybeFinished, beginning_of
 from rlmm_daemon.domain.errors import ConfigError, InTheWay, InvalidArgument, RlmmError
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
@@ -410,4 +410,4 @@ def _events(segment: SegmentMetadata, fold: Fold) -> list[bytes]:
     )
     cache = fold.cache(segment.partition)
     state = None if cache is None else cache.state(segment.segment_id)
-    return [*beginning_of(Candidate(segment=segment, state=state)), finished]
+    return [*beginning_of(MaybeFinished(segment=segment, state=state)), finished]

@@ -29,7 +29,7 @@ class Alone(msgspec.Struct, frozen=True):
     endpoint: Endpoint
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class FormatPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What a directory is to become."""
 
     directory: str
@@ -78,7 +78,7 @@ def plan(
     directory_id: bytes | None,
     topic_id: bytes | None,
     first: Alone | VoterSet | None,
-) -> Plan:
+) -> FormatPlan:
     """Return what would be written; nothing is.
 
     Raises:
@@ -104,7 +104,7 @@ def plan(
     meta = Layout(directory, TOPIC).meta
     if os.path.lexists(meta):
         raise ConfigError(f"{meta} is there: the directory is formatted already")
-    return Plan(
+    return FormatPlan(
         directory=directory,
         cluster_id=cluster_id,
         key=key,
@@ -114,7 +114,7 @@ def plan(
     )
 
 
-def write(plan: Plan) -> None:
+def write(plan: FormatPlan) -> None:
     """Make the directory.
 
     Raises:
@@ -126,7 +126,7 @@ def write(plan: Plan) -> None:
         asyncio.run(_write(plan))
 
 
-async def _write(plan: Plan) -> None:
+async def _write(plan: FormatPlan) -> None:
     disk = LocalDisk()
     try:
         await format_replica(

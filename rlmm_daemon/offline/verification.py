@@ -13,7 +13,7 @@ from rlmm_daemon.adapters.os.disk import LocalDisk
 from rlmm_daemon.codec import custom_metadata, marker, records
 from rlmm_daemon.config import Config
 from rlmm_daemon.core.disposal.findings import RULES, Ages, Finding, lacks_nearly_all
-from rlmm_daemon.core.disposal.inventory import History, Inventory, Row
+from rlmm_daemon.core.disposal.inventory import FindingRow, History, Inventory
 from rlmm_daemon.core.fold.fold import Fold
 from rlmm_daemon.core.readiness.marker_verdict import IF_NONE, REBUILD, Rows, why_remade
 from rlmm_daemon.core.storage.layout import Layout
@@ -51,7 +51,7 @@ class Verified(msgspec.Struct, kw_only=True):
 
     objects: int = 0
     segments: int = 0
-    rows: list[Row] = msgspec.field(default_factory=list)
+    rows: list[FindingRow] = msgspec.field(default_factory=list)
     #: Metadata partitions whose log no longer begins at its first event: an orphan there may be
     #: a segment whose events are gone.
     trimmed: list[int] = msgspec.field(default_factory=list)
@@ -96,7 +96,7 @@ def run(config: Config, topic: str | None) -> Verified:
         raise first_of(errors) from None
 
 
-def told(row: Row) -> dict[str, Any]:
+def told(row: FindingRow) -> dict[str, Any]:
     """Return a finding as `--json` has it."""
     rule, name = RULES[row.judged.kind], row.name
     return {
@@ -304,11 +304,11 @@ def _partitions_of(events: Iterable[Event]) -> set[TopicIdPartition]:
     return found
 
 
-def _is_of(row: Row, topic: str) -> bool:
+def _is_of(row: FindingRow, topic: str) -> bool:
     return row.name is not None and row.name.partition.topic == topic
 
 
-async def _stands(storage: RemoteStorage, row: Row, history: History) -> bool:
+async def _stands(storage: RemoteStorage, row: FindingRow, history: History) -> bool:
     """Return whether a finding holds when log and object are looked at again, where it needs that.
 
     Raises:

@@ -23,7 +23,7 @@ class Stop(Protocol):
         """Return whether it was given."""
 
 
-class Stopped(Exception):
+class PassStopped(Exception):
     """The caller asked for an end; nobody takes what the pass came to."""
 
 

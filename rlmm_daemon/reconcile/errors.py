@@ -22,7 +22,7 @@ class Refused(RlmmError):
         self.reasons = reasons
 
 
-class Stopped(SystemExit):
+class RunStopped(SystemExit):
     """The run was told to stop; no handler of errors takes it for one."""
 
 
@@ -37,7 +37,7 @@ def plain(error: BaseException) -> RlmmError:
         first = first.exceptions[0]
     if isinstance(first, RlmmError):
         return first
-    if isinstance(first, Stopped):
+    if isinstance(first, RunStopped):
         return Incomplete("it was told to stop")
     name, text = type(first).__name__, str(first).strip()
     if isinstance(first, TimeoutError):

@@ -10,7 +10,7 @@ from crc32c import crc32c
 
 from rlmm_daemon.domain.errors import ChecksumMismatch, Malformed
 from rlmm_daemon.domain.ids import Offset, SegmentId
-from rlmm_daemon.ports.passes import Claims, Passes, Stopped
+from rlmm_daemon.ports.passes import Claims, Passes, PassStopped
 from rlmm_daemon.ports.sources import BufferSource, FileSource
 from tests.support import kafka_segments
 
@@ -140,9 +140,9 @@ class PassesContract:
     def test_one_that_was_stopped_says_so(self, passes, tmp_path, target, stop):
         source = self.file(tmp_path, bytes(BYTES))
         stop.set()
-        with pytest.raises(Stopped):
+        with pytest.raises(PassStopped):
             passes.copy(source, target.descriptor, reads=True, stop=stop, moved=lambda _: None)
-        with pytest.raises(Stopped):
+        with pytest.raises(PassStopped):
             passes.check(source, None, stop=stop)
         source.close()
 

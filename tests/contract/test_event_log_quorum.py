@@ -16,7 +16,7 @@ from rlmm_daemon.adapters.quorum.replica import ReplicaOptions
 from rlmm_daemon.adapters.quorum.submitting import Record
 from rlmm_daemon.codec import batches
 from rlmm_daemon.codec.kraft.record_key import read_key
-from rlmm_daemon.core.quorum_log.fold import Accepted, LogFold
+from rlmm_daemon.core.quorum_log.fold import AcceptedEvent, LogFold
 from rlmm_daemon.core.raft.roles import Timing
 from rlmm_daemon.domain.errors import OutcomeUnknown
 from rlmm_daemon.domain.ids import MetadataPartition
@@ -136,7 +136,7 @@ class QuorumHarness:
                     outcome = None
                     if not batch.is_control:
                         outcome = fold.apply(batch.leader_epoch, read_key(key), value)
-                    if outcome == Accepted(partition, end):
+                    if outcome == AcceptedEvent(partition, end):
                         await files.truncate(offset)
                         await files.close()
                         return

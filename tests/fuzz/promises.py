@@ -29,7 +29,7 @@ from rlmm_daemon.codec.custom_metadata import CUSTOM_METADATA_BYTES
 from rlmm_daemon.codec.json import dumps, loads
 from rlmm_daemon.codec.record_reading import read_any
 from rlmm_daemon.codec.state_files import (
-    Accepted,
+    AcceptedFile,
     Announced,
     Identity,
     Observed,
@@ -201,7 +201,7 @@ def with_sums_of_snapshot(data: bytes) -> bytes:
 
 def judge_state(data: bytes) -> None:
     """Read a file of the state directory as each of its kinds."""
-    kinds: tuple[Any, ...] = (Identity, Announced, Positions, Accepted, Observed)
+    kinds: tuple[Any, ...] = (Identity, Announced, Positions, AcceptedFile, Observed)
     for kind in kinds:
         with suppress(Malformed, UnsupportedProtocol):
             found = from_json(data, kind, "a file")

@@ -22,7 +22,7 @@ from rlmm_daemon.adapters.passes.in_threads import InThreads
 from rlmm_daemon.adapters.passes.process import OneProcess
 from rlmm_daemon.domain.errors import StorageUnavailable
 from rlmm_daemon.ports import sources
-from rlmm_daemon.ports.passes import LOST_REASON, Copied, Stopped
+from rlmm_daemon.ports.passes import LOST_REASON, Copied, PassStopped
 from rlmm_daemon.ports.sources import FileSource
 from rlmm_daemon.ports.storage import SOURCE_UNREADABLE
 from rlmm_daemon.ports.threads import COPY_NICE
@@ -223,7 +223,7 @@ def test_as_many_passes_as_may_be_go_on_and_one_more_is_refused(source, tmp_path
         for copy in under_way:
             copy.stop.set()
     for copy in under_way:
-        assert isinstance(copy.outcome.exception(PATIENCE_SECONDS), Stopped)
+        assert isinstance(copy.outcome.exception(PATIENCE_SECONDS), PassStopped)
         copy.source.close()
     eventually(lambda: summed(passes, source) == crc32c(Path(source.name).read_bytes()))
     passes.close()
@@ -257,7 +257,7 @@ def test_signals_to_all_are_the_daemons_to_answer(passes, source, endless):
 def test_a_stop_is_heard_even_while_the_process_hangs(passes, endless):
     os.kill(passes.pid, signal.SIGSTOP)
     endless.stop.set()
-    with pytest.raises(Stopped):
+    with pytest.raises(PassStopped):
         endless.outcome.result(PATIENCE_SECONDS)
     os.kill(passes.pid, signal.SIGCONT)
 
@@ -265,7 +265,7 @@ def test_a_stop_is_heard_even_while_the_process_hangs(passes, endless):
 def test_a_pass_whose_caller_left_ends_and_leaves_no_file_open(passes, source, endless):
     files, before = Path(f"/proc/{passes.pid}/fd"), open_files()
     endless.stop.set()
-    with pytest.raises(Stopped):
+    with pytest.raises(PassStopped):
         endless.outcome.result(PATIENCE_SECONDS)
     eventually(lambda: open_in(passes, "endless") == 0)
     for _ in range(20):

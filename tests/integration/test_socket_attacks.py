@@ -14,7 +14,7 @@ import pytest
 from rlmm_daemon.codec import api, frames
 from rlmm_daemon.codec.api import Right
 from rlmm_daemon.daemon.socket.listening import Listener
-from rlmm_daemon.daemon.socket.rights import Grant, Peer, RightsTable, peer_of
+from rlmm_daemon.daemon.socket.rights import Grant, RightsTable, SocketPeer, peer_of
 from rlmm_daemon.domain.errors import ConfigError, InTheWay
 from tests.unit.daemon.socket.fakes import BROKER, CLUSTER, ORDERS, FakeBulk, Raw, daemon, until
 
@@ -229,9 +229,9 @@ async def test_a_writer_does_not_read_by_accident_of_the_fast_path(path):
     async with daemon(path, rights=strangers()) as it:
         assert it.manager.callers == []
     table = strangers(write=Grant(uids=frozenset({5})), admin=Grant(gids=frozenset({6})))
-    assert table.rights_of(Peer(pid=1, uid=5, gids=frozenset())) == {Right.READ, Right.WRITE}
-    assert table.rights_of(Peer(pid=1, uid=9, gids=frozenset({6}))) == set(Right)
-    assert table.rights_of(Peer(pid=1, uid=9, gids=frozenset({7}))) == frozenset()
+    assert table.rights_of(SocketPeer(pid=1, uid=5, gids=frozenset())) == {Right.READ, Right.WRITE}
+    assert table.rights_of(SocketPeer(pid=1, uid=9, gids=frozenset({6}))) == set(Right)
+    assert table.rights_of(SocketPeer(pid=1, uid=9, gids=frozenset({7}))) == frozenset()
 
 
 async def test_ten_thousand_pipelined_requests_are_all_answered_in_order(path):

@@ -13,7 +13,7 @@ from rlmm_daemon.adapters.controllers.observer import ControllersObserver, conne
 from rlmm_daemon.adapters.kafka.connection.security import load_security
 from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.config import KafkaSecurity
-from rlmm_daemon.core.cluster_image.word import Standing, Word
+from rlmm_daemon.core.cluster_image.word import ControllersState, ControllersWord
 from rlmm_daemon.core.raft.voters import Endpoint
 from rlmm_daemon.domain.ids import TopicId
 from tests.kafka.rig import until
@@ -91,13 +91,13 @@ async def observing(
             task.cancel()
 
 
-async def standing(observer: ControllersObserver, wanted: Standing) -> None:
+async def standing(observer: ControllersObserver, wanted: ControllersState) -> None:
     """Wait until following stands so."""
     what = f"the controllers are {wanted.value}"
     await until(lambda: observer.following.standing is wanted, SECONDS, what)
 
 
-async def word(observer: ControllersObserver, *topic_ids: TopicId) -> Word:
+async def word(observer: ControllersObserver, *topic_ids: TopicId) -> ControllersWord:
     """Return the controllers' word, which has to come."""
     cluster_id = observer.following.cluster_id or ""
     found = await observer.word(topic_ids, SystemClock().monotonic(), cluster_id=cluster_id)

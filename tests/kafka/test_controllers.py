@@ -18,7 +18,7 @@ from rlmm_daemon.adapters.quorum.handshake import Unproven
 from rlmm_daemon.adapters.quorum.links import Link
 from rlmm_daemon.codec.kraft import checkpoint
 from rlmm_daemon.config import parse
-from rlmm_daemon.core.cluster_image.word import Standing
+from rlmm_daemon.core.cluster_image.word import ControllersState
 from rlmm_daemon.core.raft.voters import Endpoint
 from rlmm_daemon.domain.errors import InvalidArgument
 from rlmm_daemon.domain.ids import TopicId, TopicIdPartition, uuid_bytes
@@ -67,11 +67,11 @@ async def test_cluster_action_alone_lets_it_follow_topics_that_come_and_go(node,
     admin.ask("forbid", principal="User:rlmm", **CLUSTER_ACTION)
     first = await made(admin, "first")
     async with observing(node, security(node, tmp_path)) as observer:
-        await standing(observer, Standing.UNAUTHORIZED)
+        await standing(observer, ControllersState.UNAUTHORIZED)
         assert await observer.word([first], 0.0, cluster_id=node.cluster_id) is None
     admin.ask("allow", principal="User:rlmm", **CLUSTER_ACTION)
     async with observing(node, security(node, tmp_path)) as observer:
-        await standing(observer, Standing.CURRENT)
+        await standing(observer, ControllersState.CURRENT)
         found = await word(observer, first, NOBODYS)
         assert found.known == {first}
         assert dict(found.removed) == {}
@@ -95,11 +95,11 @@ async def test_after_a_snapshot_the_image_is_what_kafka_lists(node, admin, tmp_p
     await asyncio.to_thread(admin.ask, "delete", topic="gone")
     kept = await made(admin, "kept")
     async with observing(node, security(node, tmp_path)) as observer:
-        await standing(observer, Standing.CURRENT)
+        await standing(observer, ControllersState.CURRENT)
         at = (await word(observer, gone)).at.end
     await until(lambda: snapshots(node)[-1:] > [at], 60, "the controller makes a snapshot")
     async with observing(node, security(node, tmp_path)) as observer:
-        await standing(observer, Standing.CURRENT)
+        await standing(observer, ControllersState.CURRENT)
         found = await word(observer, gone, kept)
         assert found.known == {kept}
         assert not found.removed, "a snapshot holds no removals"
@@ -127,7 +127,7 @@ async def test_controllers_of_another_cluster_are_not_listened_to(node, tmp_path
 
     way = security(node, tmp_path)
     async with observing(node, way, cluster_id=another) as observer:
-        await standing(observer, Standing.OTHER_CLUSTER)
+        await standing(observer, ControllersState.OTHER_CLUSTER)
         assert await observer.word([NOBODYS], 0.0, cluster_id=await another()) is None
 
 

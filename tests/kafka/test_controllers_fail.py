@@ -8,7 +8,7 @@ from deploy.dev.stack.kafka.cluster import Cluster
 from rlmm_daemon.adapters.controllers.observer import ControllersObserver
 from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.config import KafkaSecurity
-from rlmm_daemon.core.cluster_image.word import Standing, Word
+from rlmm_daemon.core.cluster_image.word import ControllersState, ControllersWord
 from rlmm_daemon.domain.ids import TopicId, uuid_bytes
 from tests.kafka.controllers_observed import SECONDS, observing, standing
 from tests.kafka.rig import until
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 async def test_another_leader_is_found_and_what_it_says_is_whole(rig, cluster):
     async with observing(cluster, KafkaSecurity()) as observer:
-        await standing(observer, Standing.CURRENT)
+        await standing(observer, ControllersState.CURRENT)
         for number, silence in enumerate((cluster.kill, cluster.freeze)):
             leader = led_by(cluster, observer)
             await asyncio.to_thread(silence, leader)
@@ -48,7 +48,9 @@ def led_by(cluster: Cluster, observer: ControllersObserver) -> int:
     return next(n for n, node in cluster.nodes.items() if node.ports["CONTROLLER"] == at.port)
 
 
-async def a_word(observer: ControllersObserver, cluster: Cluster, topic_id: TopicId) -> Word:
+async def a_word(
+    observer: ControllersObserver, cluster: Cluster, topic_id: TopicId
+) -> ControllersWord:
     """Ask until there is one: while nobody leads, none is given."""
     asked_at = SystemClock().monotonic()
     async with asyncio.timeout(SECONDS):
@@ -56,4 +58,4 @@ async def a_word(observer: ControllersObserver, cluster: Cluster, topic_id: Topi
             found = await observer.word([topic_id], asked_at, cluster_id=cluster.cluster_id)
             if found is not None:
                 return found
-            await until(lambda: observer.following.standing is Standing.CURRENT, SECONDS)
+            await until(lambda: observer.following.standing is ControllersState.CURRENT, SECONDS)

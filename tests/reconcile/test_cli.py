@@ -28,7 +28,7 @@ from rlmm_daemon.config import load
 from rlmm_daemon.reconcile import control, session
 from rlmm_daemon.reconcile.act import lease, quarantine
 from rlmm_daemon.reconcile.act.lease import LEASE_KEY, Lease
-from rlmm_daemon.reconcile.act.quarantine import Entry, Manifest
+from rlmm_daemon.reconcile.act.quarantine import CondemnedObject, Manifest
 from rlmm_daemon.reconcile.night import Run
 from rlmm_daemon.reconcile.read import listing, lives
 from rlmm_daemon.reconcile.report.summary import Night
@@ -228,11 +228,11 @@ def test_a_record_is_accepted_in_both_forms(world: World, offset: int) -> None:
 def test_manifests_are_listed_and_restored_in_both_forms(world: World) -> None:
     world.store(world.live())
     file = configured(world)
-    gone = Entry(key="k\x1b[31m", size=10, etag="e", modified_ms=1, kind="orphan_object")
+    gone = CondemnedObject(key="k\x1b[31m", size=10, etag="e", modified_ms=1, kind="orphan_object")
     there = next(iter(world.objects))
     found = listing.look_up(load(world.home / "rlmm.toml"), there)
     assert found is not None
-    kept = Entry(
+    kept = CondemnedObject(
         key=there, size=1, etag=found.etag, modified_ms=found.modified_ms, kind="orphan_object"
     )
     made = Manifest(run="r", fence=1, created_ms=NOW, entries=(gone, kept))
@@ -266,7 +266,7 @@ def quarantined(world: World, **changes: object) -> Path:
     key = next(iter(world.objects))
     found = listing.look_up(load(world.home / "rlmm.toml"), key)
     assert found is not None
-    kept = Entry(
+    kept = CondemnedObject(
         key=key, size=1, etag=found.etag, modified_ms=found.modified_ms, kind="orphan_object"
     )
     made = msgspec.structs.replace(

@@ -10,7 +10,7 @@ import pytest
 from rlmm_daemon.config import parse
 from rlmm_daemon.config.reconcile import Output, ReconcileConfig, Spark
 from rlmm_daemon.reconcile.act import evidence, steps
-from rlmm_daemon.reconcile.act.quarantine import Entry, Manifest
+from rlmm_daemon.reconcile.act.quarantine import CondemnedObject, Manifest
 from rlmm_daemon.reconcile.night import Run
 from rlmm_daemon.reconcile.schema import EVENTS, FINDINGS, OBJECTS, RowKind, ddl
 from rlmm_daemon.reconcile.session import session
@@ -37,11 +37,17 @@ def test_an_unreadable_record_counts_behind_any_number_of_accepted_ones(spark) -
 
 
 def test_what_waits_or_was_restored_keeps_nothing_back_and_what_is_due_comes_first(spark) -> None:
-    def entry(number: int, **more: Any) -> Entry:
-        return Entry(key=f"k{number}", size=1, etag=f"e{number}", modified_ms=1_000 * number,
-                     kind="orphan_object", **more)  # fmt: skip
+    def entry(number: int, **more: Any) -> CondemnedObject:
+        return CondemnedObject(
+            key=f"k{number}",
+            size=1,
+            etag=f"e{number}",
+            modified_ms=1_000 * number,
+            kind="orphan_object",
+            **more,
+        )
 
-    def finding(one: Entry, *, condemned: bool = True) -> tuple[Any, ...]:
+    def finding(one: CondemnedObject, *, condemned: bool = True) -> tuple[Any, ...]:
         named = {"key": one.key, "bytes": 1, "etag": one.etag, "modified_ms": one.modified_ms}
         told = {"kind": one.kind, "upload_id": one.upload_id, "condemned": condemned}
         return tuple({**dict.fromkeys(FINDINGS.names), **named, **told}.values())
@@ -60,9 +66,9 @@ def test_what_waits_or_was_restored_keeps_nothing_back_and_what_is_due_comes_fir
 
 
 def test_what_a_manifest_names_is_listed_as_it_is_now(spark) -> None:
-    def entry(key: str, **more: Any) -> Entry:
+    def entry(key: str, **more: Any) -> CondemnedObject:
         told = {"size": 1, "etag": "e", "modified_ms": 7_001, "kind": "orphan_object", **more}
-        return Entry(key=key, **told)
+        return CondemnedObject(key=key, **told)
 
     there, upload = entry("there"), entry("there", etag="", upload_id="u")
     others = [entry("gone"), entry("tag", etag="f"), entry("time", modified_ms=8_000),

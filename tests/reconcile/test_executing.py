@@ -26,7 +26,7 @@ from rlmm_daemon.reconcile import control, storage_time
 from rlmm_daemon.reconcile.act import deletions, lease, object_tags, quarantine
 from rlmm_daemon.reconcile.act.last_look import LastLook
 from rlmm_daemon.reconcile.act.lease import LEASE_KEY, Holder, LeaseHeld
-from rlmm_daemon.reconcile.act.quarantine import Entry
+from rlmm_daemon.reconcile.act.quarantine import CondemnedObject
 from rlmm_daemon.reconcile.act.steps import Actor
 from rlmm_daemon.reconcile.errors import Incomplete, Refused
 from rlmm_daemon.reconcile.read import listing, log_reading
@@ -54,21 +54,23 @@ class Site:
         self.lines: list[Any] = []
         self.now_ms = NOW
 
-    def entries(self, segment: SegmentMetadata) -> list[Entry]:
+    def entries(self, segment: SegmentMetadata) -> list[CondemnedObject]:
         found = []
         for key in sorted(self.world.objects):
             if uuid_text(segment.segment_id) in key:
                 listed = listing.look_up(self.config, key)
                 assert listed is not None
                 found.append(
-                    Entry(
+                    CondemnedObject(
                         key=key, size=listed.size, etag=listed.etag, kind="orphan_object",
                         modified_ms=listed.modified_ms, segment_id=uuid_text(segment.segment_id),
                     )
                 )  # fmt: skip
         return found
 
-    def act(self, condemned: list[Entry], settled: Collection[str] = (), **more: Any) -> Night:
+    def act(
+        self, condemned: list[CondemnedObject], settled: Collection[str] = (), **more: Any
+    ) -> Night:
         """Carry out what a night condemned, as it does itself."""
         night = Night(run="r2", cluster=CLUSTER, listed_at_ms=NOW, execute=True)
         night.objects, night.object_bytes = 10_000, 10**12
@@ -84,7 +86,7 @@ class Site:
         asyncio.run(actor._carry_out(condemned, settled))
         return night
 
-    def quarantined(self, entries: list[Entry], run: str = "r1") -> str:
+    def quarantined(self, entries: list[CondemnedObject], run: str = "r1") -> str:
         """Leave a manifest that is old enough for its entries to be deleted."""
         made = quarantine.manifests_of(run, 1, NOW - 169 * HOUR, entries)
         (name,) = asyncio.run(self._with(lambda storage: write_manifests(storage, made)))
@@ -104,15 +106,15 @@ class Site:
         async with control.opened(self.config) as storage:
             return await work(storage)
 
-    def there(self, entry: Entry) -> bool:
+    def there(self, entry: CondemnedObject) -> bool:
         return (self.world.home / "remote" / entry.key).exists()
 
-    def delete(self, entries: list[Entry], **more: Any) -> deletions.Done:
+    def delete(self, entries: list[CondemnedObject], **more: Any) -> deletions.Done:
         return asyncio.run(self._delete(entries, **more))
 
     async def _delete(
         self,
-        entries: list[Entry],
+        entries: list[CondemnedObject],
         *,
         thief: bool = False,
         through: Any = None,
@@ -479,7 +481,7 @@ def test_an_upload_is_aborted_unless_the_log_names_its_segment(site: Site, *, na
             aborted.append(upload)
 
     segment_id = uuid_text(site.orphan.segment_id)
-    upload = Entry(key="k", size=0, etag="", modified_ms=7, kind="incomplete_upload",
+    upload = CondemnedObject(key="k", size=0, etag="", modified_ms=7, kind="incomplete_upload",
                    segment_id=segment_id, upload_id="u")  # fmt: skip
     if named:
         site.world.events = [(site.orphan.partition, records.encode(site.orphan))]
@@ -497,7 +499,9 @@ def test_an_upload_that_can_not_be_aborted_is_a_failure_that_is_told(site: Site)
         async def abort_upload(self, upload: UploadInfo) -> None:
             raise StorageUnavailable(f"no {upload.upload_id}")
 
-    upload = Entry(key="k", size=0, etag="", modified_ms=7, kind="incomplete_upload", upload_id="u")
+    upload = CondemnedObject(
+        key="k", size=0, etag="", modified_ms=7, kind="incomplete_upload", upload_id="u"
+    )
     lenient = msgspec.structs.replace(SAFETY, throttled_share_max=1.0)
     done = site.delete([upload], through=Refusing, safety=lenient)
     assert (done.deleted, done.failed) == (0, 1)

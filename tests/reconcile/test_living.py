@@ -25,7 +25,7 @@ from rlmm_daemon.domain.ids import SegmentId, uuid_text
 from rlmm_daemon.reconcile import control
 from rlmm_daemon.reconcile.act import quarantine
 from rlmm_daemon.reconcile.act.lease import LEASE_KEY, Lease
-from rlmm_daemon.reconcile.act.quarantine import Entry, Manifest
+from rlmm_daemon.reconcile.act.quarantine import CondemnedObject, Manifest
 from rlmm_daemon.reconcile.night import Run
 from rlmm_daemon.reconcile.read import listing
 from tests.reconcile.conftest import QUICK
@@ -121,7 +121,7 @@ def test_a_run_beside_a_busy_daemon_finds_nothing_wrong(
 async def quarantine_everything(daemon: Config) -> None:
     """Write a manifest of last week that names every object."""
     found = [
-        Entry(
+        CondemnedObject(
             key=each.key,
             size=each.size,
             etag=each.etag,
@@ -187,9 +187,9 @@ def test_a_run_killed_in_the_middle_of_deleting_is_taken_up_by_the_next(
     assert len(fences) == 2
 
 
-def entry(home: Path, key: str) -> Entry:
+def entry(home: Path, key: str) -> CondemnedObject:
     status = (home / "remote" / key).stat()
-    return Entry(
+    return CondemnedObject(
         key=key,
         size=status.st_size,
         etag=f"{status.st_ino:x}-{status.st_mtime_ns:x}",

@@ -21,13 +21,13 @@ from rlmm_daemon.reconcile.act import deletions, lease, quarantine
 from rlmm_daemon.reconcile.act.deletions import Executor
 from rlmm_daemon.reconcile.act.last_look import LastLook
 from rlmm_daemon.reconcile.act.lease import LEASE_KEY, Holder, LeaseHeld
-from rlmm_daemon.reconcile.act.quarantine import Entry, Manifest, Word
+from rlmm_daemon.reconcile.act.quarantine import CondemnedObject, Manifest, ManifestWord
 from tests.reconcile.test_executing import NOW, Passing, Site, Unanswered
 
 SEEDS: Final = 40
 ORPHANS: Final = 3
 SAFETY: Final = Safety(batch_objects=2, deletes_per_second_max=10_000)
-WORD: Final = Word(by="somebody", at_ms=NOW)
+WORD: Final = ManifestWord(by="somebody", at_ms=NOW)
 
 
 class Operators:
@@ -157,7 +157,7 @@ def night(home: Path, seed: int) -> Operators:
     return operators
 
 
-async def _beside(operators: Operators, entries: list[Entry]) -> None:
+async def _beside(operators: Operators, entries: list[CondemnedObject]) -> None:
     site = operators.site
     async with control.opened(site.config) as storage:
         operators.storage = storage

@@ -9,7 +9,7 @@ from typing import Final
 import structlog
 
 from rlmm_daemon.adapters.controllers.observer import ControllersObserver
-from rlmm_daemon.core.cluster_image.word import Word
+from rlmm_daemon.core.cluster_image.word import ControllersWord
 from rlmm_daemon.core.disposal.topic_facts import require_all_asked, weigh
 from rlmm_daemon.domain.ids import BrokerId, MetadataPartition, TopicId, uuid_text
 from rlmm_daemon.ports.clock import Clock
@@ -86,7 +86,9 @@ class WeighedCluster:
         """Let the next questions ask the brokers."""
         self._brokers.refresh()
 
-    def _weighed(self, unknown: frozenset[TopicId], word: Word | None) -> frozenset[TopicId]:
+    def _weighed(
+        self, unknown: frozenset[TopicId], word: ControllersWord | None
+    ) -> frozenset[TopicId]:
         weighed = weigh(unknown, word)
         if weighed.contradicted:
             _log.warning(

@@ -21,7 +21,7 @@ from rlmm_daemon.codec.kraft import cluster_records
 from rlmm_daemon.codec.kraft.checkpoint_pieces import Pieces
 from rlmm_daemon.codec.kraft.cluster_records import Passed, Record
 from rlmm_daemon.core.cluster_image.image import ClusterImage
-from rlmm_daemon.core.cluster_image.word import Following, Standing, Word
+from rlmm_daemon.core.cluster_image.word import ControllersState, ControllersWord, Following
 from rlmm_daemon.core.raft.log_facts import Batch, LogPoint
 from rlmm_daemon.core.raft.messages import (
     Answer,
@@ -62,7 +62,9 @@ _RETRY_SECONDS_MAX: Final = 15.0
 _LONG_RETRY_SECONDS: Final = 30.0
 #: More are no lag of a few controllers that hold an election.
 _AHEAD_MAX: Final = 8
-_LONG: Final = frozenset({Standing.OTHER_CLUSTER, Standing.UNAUTHORIZED, Standing.UNREADABLE})
+_LONG: Final = frozenset(
+    {ControllersState.OTHER_CLUSTER, ControllersState.UNAUTHORIZED, ControllersState.UNREADABLE}
+)
 
 
 class Asker(Protocol):
@@ -94,7 +96,7 @@ def endpoints_of(bootstrap: Sequence[str]) -> tuple[Endpoint, ...]:
 class _Missed(Exception):
     """A fetch brought nothing; `soon`: somebody else is to be asked at once."""
 
-    def __init__(self, standing: Standing, trouble: str, *, soon: bool = False) -> None:
+    def __init__(self, standing: ControllersState, trouble: str, *, soon: bool = False) -> None:
         super().__init__(trouble)
         self.standing, self.trouble, self.soon = standing, trouble, soon
 
@@ -102,7 +104,7 @@ class _Missed(Exception):
 class Observed(msgspec.Struct, frozen=True, kw_only=True):
     """How following the controllers stands, for people."""
 
-    standing: Standing
+    standing: ControllersState
     trouble: str | None
     #: Where the image stands; None: there is none.
     at: LogPoint | None
@@ -146,7 +148,7 @@ class ControllersObserver:
 
     async def word(
         self, topic_ids: Collection[TopicId], asked_at: float, *, cluster_id: str
-    ) -> Word | None:
+    ) -> ControllersWord | None:
         """Return the controllers' word on topic ids, as of a moment after `asked_at`.
 
         None where it can't be had within some seconds; where they are not being followed, or are of
@@ -155,7 +157,7 @@ class ControllersObserver:
         try:
             async with asyncio.timeout(WORD_SECONDS):
                 while (
-                    self.following.standing is Standing.CURRENT
+                    self.following.standing is ControllersState.CURRENT
                     and self.following.cluster_id == cluster_id
                 ):
                     found = self.following.word(topic_ids, cluster_id=cluster_id, asked_at=asked_at)
@@ -168,7 +170,7 @@ class ControllersObserver:
 
     async def settled(self) -> None:
         """Return once the controllers are followed, or something is met that lasts."""
-        lasting = _LONG | {Standing.CURRENT}
+        lasting = _LONG | {ControllersState.CURRENT}
         while self.following.standing not in lasting:
             await self._next_answer()
 
@@ -214,7 +216,7 @@ class ControllersObserver:
 
     async def _rest(self, seconds: float) -> None:
         """Wait, or until a word is wanted while the controllers answer."""
-        if self.following.standing is not Standing.CURRENT:
+        if self.following.standing is not ControllersState.CURRENT:
             await asyncio.sleep(seconds)
             return
         try:
@@ -235,12 +237,12 @@ class ControllersObserver:
             return _LONG_RETRY_SECONDS if missed.standing in _LONG else backoff.next()
         except (LogCorrupt, Malformed, Overloaded) as error:
             self._begin_anew()
-            self._miss(Standing.UNREADABLE, error.message)
+            self._miss(ControllersState.UNREADABLE, error.message)
             return _LONG_RETRY_SECONDS
         backoff.reset()
         return POLL_SECONDS if caught_up else 0.0
 
-    def _miss(self, standing: Standing, trouble: str) -> None:
+    def _miss(self, standing: ControllersState, trouble: str) -> None:
         before = self.following.standing
         self.following.missed(standing, trouble)
         if before is not self.following.standing:
@@ -275,11 +277,13 @@ class ControllersObserver:
                 await self._take(batch)
         was = self.following.standing
         caught_up = self.following.reached(self._image, asked_at, answer.high_watermark)
-        if caught_up and was is not Standing.CURRENT:
+        if caught_up and was is not ControllersState.CURRENT:
             at = self._image.at
             _log.info("the controllers' log is followed", offset=at.end, epoch=at.epoch)
         if not caught_up and not answer.batches:
-            raise _Missed(Standing.UNREACHABLE, "the controllers' leader commits nothing yet")
+            raise _Missed(
+                ControllersState.UNREACHABLE, "the controllers' leader commits nothing yet"
+            )
         return caught_up
 
     async def _open(self) -> Asker:
@@ -287,7 +291,9 @@ class ControllersObserver:
             try:
                 cluster_id = await self._asked_cluster_id()
             except UnavailableError as error:
-                raise _Missed(Standing.LOADING, f"no broker named the cluster: {error}") from error
+                raise _Missed(
+                    ControllersState.LOADING, f"no broker named the cluster: {error}"
+                ) from error
             self.following.cluster_id = cluster_id
             self._asker = self._connect(cluster_id)
         return self._asker
@@ -303,7 +309,7 @@ class ControllersObserver:
             answer = await asker.ask(request, servers)
         except Unreachable as error:
             self._forget_leader()
-            raise _Missed(Standing.UNREACHABLE, str(error)) from error
+            raise _Missed(ControllersState.UNREACHABLE, str(error)) from error
         at = f"{servers[0].host}:{servers[0].port}"
         match answer.error:
             case Code.NONE:
@@ -313,21 +319,21 @@ class ControllersObserver:
             case Code.INCONSISTENT_CLUSTER_ID:
                 trouble = f"{at} is of another cluster than the brokers"
                 self._forget_leader()
-                raise _Missed(Standing.OTHER_CLUSTER, trouble)
+                raise _Missed(ControllersState.OTHER_CLUSTER, trouble)
             case Code.CLUSTER_AUTHORIZATION_FAILED:
                 trouble = f"{at}: the principal needs ClusterAction on the cluster"
-                raise _Missed(Standing.UNAUTHORIZED, trouble)
+                raise _Missed(ControllersState.UNAUTHORIZED, trouble)
             case Code.NOT_LEADER_OR_FOLLOWER | Code.FENCED_LEADER_EPOCH if (
                 answer.epoch >= self._epoch and answer.endpoints
             ):
                 known = (answer.epoch, answer.endpoints) == (self._epoch, self._leader)
                 self._epoch, self._leader = answer.epoch, answer.endpoints
-                raise _Missed(Standing.UNREACHABLE, f"{at} does not lead", soon=not known)
+                raise _Missed(ControllersState.UNREACHABLE, f"{at} does not lead", soon=not known)
             case _:
                 self._forget_leader()
                 self._count_ahead(answer.error)
                 trouble = f"{at} answered {answer.error.name.lower()}"
-                raise _Missed(Standing.UNREACHABLE, trouble)
+                raise _Missed(ControllersState.UNREACHABLE, trouble)
 
     def _count_ahead(self, error: Code) -> None:
         """Begin anew where nobody knows this epoch any more: the controllers began anew too."""
@@ -391,7 +397,9 @@ class ControllersObserver:
             raise Overloaded(f"a snapshot of {answer.size} bytes")
         same = (answer.snapshot, answer.position, answer.size) == (point, position, size)
         if not same or not answer.piece:
-            raise _Missed(Standing.LOADING, "another piece of a snapshot came than was asked for")
+            raise _Missed(
+                ControllersState.LOADING, "another piece of a snapshot came than was asked for"
+            )
 
 
 # In a thread: a batch may hold eight MiB, and look-ups go on meanwhile.

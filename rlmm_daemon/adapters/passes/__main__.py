@@ -21,7 +21,7 @@ from typing import Any, Final
 from rlmm_daemon.adapters.passes import wire
 from rlmm_daemon.adapters.passes.in_threads import InThreads
 from rlmm_daemon.domain.errors import RlmmError, StorageUnavailable
-from rlmm_daemon.ports.passes import Claims, Stopped
+from rlmm_daemon.ports.passes import Claims, PassStopped
 from rlmm_daemon.ports.sources import FileSource
 
 #: So often at most a pass says how far it is.
@@ -94,7 +94,7 @@ def _serve(
 def _outcome(job: wire.Job, descriptors: list[int], caller: _Caller) -> dict[str, Any]:
     try:
         return {"done": _done(job, descriptors, caller)}
-    except Stopped:
+    except PassStopped:
         return {}
     except RlmmError as error:
         return _told(error)

@@ -10,7 +10,7 @@ from crc32c import crc32c
 
 from rlmm_daemon.codec.segment_check import SegmentChecker
 from rlmm_daemon.domain.errors import ChecksumMismatch
-from rlmm_daemon.ports.passes import Claims, Copied, Stop, Stopped
+from rlmm_daemon.ports.passes import Claims, Copied, PassStopped, Stop
 from rlmm_daemon.ports.storage import Source
 
 #: One copy_file_range, and one pread for its checksum. The kernel lets go of the processor between
@@ -100,7 +100,7 @@ class InThreads:
 
 def _look_at(stop: Stop) -> None:
     if stop.is_set():
-        raise Stopped
+        raise PassStopped
 
 
 class _BlockCopier:

@@ -19,7 +19,7 @@ import structlog
 
 from rlmm_daemon.adapters.passes import wire
 from rlmm_daemon.domain.errors import StorageUnavailable, from_wire
-from rlmm_daemon.ports.passes import LOST_REASON, Claims, Copied, Passes, Stop, Stopped
+from rlmm_daemon.ports.passes import LOST_REASON, Claims, Copied, Passes, PassStopped, Stop
 from rlmm_daemon.ports.storage import Source
 from rlmm_daemon.ports.threads import COPY_NICE
 
@@ -226,7 +226,7 @@ class OneProcess:
                     return done
                 _raise_if_failed(answer)
         # The end of the socket tells the process.
-        raise Stopped
+        raise PassStopped
 
     @contextlib.contextmanager
     def _counted(self) -> Iterator[None]:
@@ -259,10 +259,10 @@ class OneProcess:
     def _running(self, stop: Stop) -> _Child | None:
         while not self._lock.acquire(timeout=STOP_SECONDS):
             if stop.is_set():
-                raise Stopped
+                raise PassStopped
         try:
             if stop.is_set():
-                raise Stopped
+                raise PassStopped
             if self._closed:
                 raise StorageUnavailable("the daemon ends, and nothing is copied any more")
             if self._child is None and time.monotonic() >= self._not_before:

@@ -24,7 +24,7 @@ from rlmm_daemon.cli.output import show_error, show_facts, show_json, show_table
 from rlmm_daemon.config import load
 from rlmm_daemon.config.loading import load_reconcile
 from rlmm_daemon.domain.errors import ConfigError, StorageNotConfigured
-from rlmm_daemon.reconcile.errors import Stopped, plain
+from rlmm_daemon.reconcile.errors import RunStopped, plain
 from rlmm_daemon.reconcile.read import lives
 
 CLEAN: Final = 0
@@ -144,7 +144,7 @@ def _incomplete(*, as_json: bool) -> Iterator[None]:
     except ImportError as error:
         click.echo(f"rlmm: {error}; install the extra: pip install 'rlmm-daemon[spark]'", err=True)
         raise click.exceptions.Exit(INCOMPLETE) from error
-    except (Exception, Stopped) as error:
+    except (Exception, RunStopped) as error:
         # Whatever it was: Python's own exit code for it is 1, which says "findings" here.
         show_error(plain(error), as_json=as_json)
         raise click.exceptions.Exit(INCOMPLETE) from error
@@ -156,7 +156,7 @@ def _stoppable() -> Iterator[None]:
 
     def stop(*_: object) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough
-        raise Stopped(INCOMPLETE)
+        raise RunStopped(INCOMPLETE)
 
     before = signal.signal(signal.SIGTERM, stop)
     try:

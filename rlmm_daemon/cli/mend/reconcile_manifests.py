@@ -20,7 +20,7 @@ from rlmm_daemon.config import Config, load
 from rlmm_daemon.config.loading import load_reconcile
 
 if TYPE_CHECKING:
-    from rlmm_daemon.reconcile.act.quarantine import Manifest, Word
+    from rlmm_daemon.reconcile.act.quarantine import Manifest, ManifestWord
 
 #: Keys of objects that are gone, as many as are worth naming.
 _NAMED_MAX: Final = 20
@@ -273,8 +273,8 @@ def _state(manifest: "Manifest", wait_ms: int) -> tuple[str, str]:
     return state, f"{datetime.fromtimestamp(from_ms / 1000, tz=UTC):%Y-%m-%d %H:%M} UTC"
 
 
-def _word(reason: str) -> "Word":
+def _word(reason: str) -> "ManifestWord":
     from rlmm_daemon.reconcile import storage_time
     from rlmm_daemon.reconcile.act import quarantine
 
-    return quarantine.Word(by=whoever(), at_ms=storage_time.wall_ms(), reason=reason)
+    return quarantine.ManifestWord(by=whoever(), at_ms=storage_time.wall_ms(), reason=reason)

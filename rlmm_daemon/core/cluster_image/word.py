@@ -16,7 +16,7 @@ from rlmm_daemon.core.raft.log_facts import LogPoint
 from rlmm_daemon.domain.ids import BrokerId, TopicId
 
 
-class Standing(enum.Enum):
+class ControllersState(enum.Enum):
     """Whether the controllers are followed, and what is in the way."""
 
     #: Nothing was whole yet: no snapshot, or not yet all that followed it.
@@ -32,7 +32,7 @@ class Standing(enum.Enum):
     UNREADABLE = "unreadable"
 
 
-class Word(msgspec.Struct, frozen=True, kw_only=True):
+class ControllersWord(msgspec.Struct, frozen=True, kw_only=True):
     """What the controllers said of some topic ids, and as of where in their log."""
 
     cluster_id: str
@@ -55,7 +55,7 @@ class Following(msgspec.Struct, kw_only=True):
     #: Of a clock that never goes back: when the newest fetch was sent whose answer the image
     #: reaches.
     checked_at: float | None = None
-    standing: Standing = Standing.LOADING
+    standing: ControllersState = ControllersState.LOADING
     #: For people: what the last fetch met; None: it was answered.
     trouble: str | None = None
 
@@ -67,33 +67,33 @@ class Following(msgspec.Struct, kw_only=True):
         if not 0 <= high_watermark <= image.at.end:
             return False
         self.image, self.checked_at = image, asked_at
-        self.standing, self.trouble = Standing.CURRENT, None
+        self.standing, self.trouble = ControllersState.CURRENT, None
         return True
 
-    def missed(self, standing: Standing, trouble: str) -> None:
+    def missed(self, standing: ControllersState, trouble: str) -> None:
         """Say that a fetch brought nothing; an image that is there gets old."""
-        if standing is Standing.UNREACHABLE and self.image is not None:
-            standing = Standing.STALE
-        if standing in (Standing.OTHER_CLUSTER, Standing.UNREADABLE):
+        if standing is ControllersState.UNREACHABLE and self.image is not None:
+            standing = ControllersState.STALE
+        if standing in (ControllersState.OTHER_CLUSTER, ControllersState.UNREADABLE):
             self.lost()
         self.standing, self.trouble = standing, trouble
 
     def lost(self) -> None:
         """Forget the image: it is begun anew, and nothing is believed meanwhile."""
         self.image, self.checked_at = None, None
-        self.standing = Standing.LOADING
+        self.standing = ControllersState.LOADING
 
     def word(
         self, topic_ids: Iterable[TopicId], *, cluster_id: str, asked_at: float
-    ) -> Word | None:
+    ) -> ControllersWord | None:
         """Return what may be said of topic ids to a question that was asked then; else None."""
         image, checked_at = self.image, self.checked_at
         if image is None or checked_at is None or checked_at < asked_at:
             return None
-        if self.standing is not Standing.CURRENT or self.cluster_id != cluster_id:
+        if self.standing is not ControllersState.CURRENT or self.cluster_id != cluster_id:
             return None
         asked = frozenset(topic_ids)
-        return Word(
+        return ControllersWord(
             cluster_id=cluster_id,
             at=image.at,
             known=image.known(asked),

@@ -91,7 +91,7 @@ class History(msgspec.Struct):
         )
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class FindingRow(msgspec.Struct, frozen=True, kw_only=True):
     """One finding, with the names that an operator needs."""
 
     judged: Judged
@@ -139,7 +139,7 @@ class Inventory(msgspec.Struct):
             name = SegmentName(found[1].partition, found[1].segment_id)
             self._uploads.setdefault(name, []).append((key, initiated_ms))
 
-    def compared(self, history: History, ages: Ages) -> Iterator[Row]:
+    def compared(self, history: History, ages: Ages) -> Iterator[FindingRow]:
         """Yield the findings about the segments of one metadata partition, which it takes out."""
         for name, known in history.segments.items():
             recorded = history.recorded(name)
@@ -150,7 +150,7 @@ class Inventory(msgspec.Struct):
                 yield self._row(judged, name, known.start_offset, number)
             yield from self._judged_uploads(name, recorded, ages)
 
-    def orphans(self, ages: Ages) -> Iterator[Row]:
+    def orphans(self, ages: Ages) -> Iterator[FindingRow]:
         """Yield what no event names, once every metadata partition was compared."""
         nothing = Recorded(state=None)
         for name, places in self._present.items():
@@ -160,17 +160,19 @@ class Inventory(msgspec.Struct):
         for name in list(self._uploads):
             yield from self._judged_uploads(name, nothing, ages)
 
-    def _judged_uploads(self, name: SegmentName, recorded: Recorded, ages: Ages) -> Iterator[Row]:
+    def _judged_uploads(
+        self, name: SegmentName, recorded: Recorded, ages: Ages
+    ) -> Iterator[FindingRow]:
         for key, initiated_ms in self._uploads.pop(name, ()):
             judged = judge_upload(recorded, initiated_ms, ages)
             if judged is not None:
-                yield Row(judged=judged, name=name, key=key)
+                yield FindingRow(judged=judged, name=name, key=key)
 
-    def strangers(self) -> Iterator[Row]:
+    def strangers(self) -> Iterator[FindingRow]:
         """Yield the keys that no layout could have made."""
         for key, size in self.unknown:
             judged = Judged(kind=Finding.UNKNOWN_KEY, facts=f"stored={size}")
-            yield Row(judged=judged, name=None, key=key)
+            yield FindingRow(judged=judged, name=None, key=key)
 
     def _where(self, custom: bytes | None, places: Mapping[int, object]) -> int:
         """Return the layout of a segment: as recorded, else where anything of it was found."""
@@ -179,7 +181,7 @@ class Inventory(msgspec.Struct):
             return facts.layout_number
         return next(iter(places), max(self.layouts))
 
-    def _row(self, judged: Judged, name: SegmentName, start: Offset, number: int) -> Row:
+    def _row(self, judged: Judged, name: SegmentName, start: Offset, number: int) -> FindingRow:
         layout = self.layouts.get(number)
         key = ""
         if judged.suffix and layout is not None:
@@ -189,4 +191,4 @@ class Inventory(msgspec.Struct):
                 )
             except InvalidArgument as error:  # somebody else wrote its events: it has no place
                 judged = replace(judged, facts=f"{judged.facts} {error.message}")
-        return Row(judged=judged, name=name, key=key)
+        return FindingRow(judged=judged, name=name, key=key)

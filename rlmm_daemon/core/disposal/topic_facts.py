@@ -11,7 +11,7 @@ A broker that did not answer is an error before this, whatever the controllers s
 
 import msgspec
 
-from rlmm_daemon.core.cluster_image.word import Word
+from rlmm_daemon.core.cluster_image.word import ControllersWord
 from rlmm_daemon.domain.errors import StorageUnavailable
 from rlmm_daemon.domain.ids import TopicId
 
@@ -24,7 +24,7 @@ class Weighed(msgspec.Struct, frozen=True, kw_only=True):
     contradicted: frozenset[TopicId] = frozenset()
 
 
-def weigh(unknown_to_brokers: frozenset[TopicId], word: Word | None) -> Weighed:
+def weigh(unknown_to_brokers: frozenset[TopicId], word: ControllersWord | None) -> Weighed:
     """Return which ids count as unknown."""
     if word is None:
         return Weighed(unknown=unknown_to_brokers)
@@ -32,7 +32,7 @@ def weigh(unknown_to_brokers: frozenset[TopicId], word: Word | None) -> Weighed:
     return Weighed(unknown=unknown_to_brokers - contradicted, contradicted=contradicted)
 
 
-def require_all_asked(live: int, word: Word | None) -> None:
+def require_all_asked(live: int, word: ControllersWord | None) -> None:
     """Refuse a look in which fewer brokers were asked than the controllers count as live.
 
     Raises:

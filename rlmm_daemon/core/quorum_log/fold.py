@@ -23,7 +23,7 @@ REMEMBERED: Final = 1024
 _DIGEST_BYTES: Final = 16
 
 
-class Accepted(NamedTuple):
+class AcceptedEvent(NamedTuple):
     """The record has this offset in its partition."""
 
     partition: int
@@ -49,7 +49,7 @@ class Passed(Enum):
     FOREIGN = auto()
 
 
-Outcome: TypeAlias = Accepted | Passed
+Outcome: TypeAlias = AcceptedEvent | Passed
 
 
 class Submitter(msgspec.Struct):
@@ -103,11 +103,11 @@ class LogFold:
         submitter.digests.pop(key.serial - REMEMBERED, None)
         return None
 
-    def _accept(self, partition: int, epoch: int) -> Accepted:
+    def _accept(self, partition: int, epoch: int) -> AcceptedEvent:
         offset = self.ends[partition]
         self.ends[partition] = offset + 1
         self.epochs[partition].note(epoch, offset)
-        return Accepted(partition, offset)
+        return AcceptedEvent(partition, offset)
 
     def _grant(self, key: RecordKey, value: bytes | None) -> Passed:
         if value is None or len(value) != record_key.NONCE_BYTES:

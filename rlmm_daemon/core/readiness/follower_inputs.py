@@ -24,7 +24,7 @@ class Rebuild(msgspec.Struct, frozen=True):
     """Replay the log from its start, held against what had been known."""
 
 
-class Accepted(msgspec.Struct, frozen=True):
+class LossAccepted(msgspec.Struct, frozen=True):
     """An operator accepted the loss of what is missing, and that was written down."""
 
 
@@ -111,7 +111,7 @@ class Doubted(msgspec.Struct, frozen=True, kw_only=True):
     comparing: bool
 
 
-class Answered(msgspec.Struct, frozen=True, kw_only=True):
+class PositionAnswered(msgspec.Struct, frozen=True, kw_only=True):
     """The log was asked for a position of an earlier life."""
 
     position: Position
@@ -198,9 +198,9 @@ class Broken(msgspec.Struct, frozen=True):
     command: str | None
 
 
-Order: TypeAlias = Retry | Rebuild | Accepted | OtherLog | Damaged | Recheck | WrittenDown
+Order: TypeAlias = Retry | Rebuild | LossAccepted | OtherLog | Damaged | Recheck | WrittenDown
 Finding: TypeAlias = (
-    Doubted | Answered | Compared | Forgotten | Judged | Trimmed | Untrimmed | Broken
+    Doubted | PositionAnswered | Compared | Forgotten | Judged | Trimmed | Untrimmed | Broken
 )
 Deed: TypeAlias = Obeyed | Refused | Checked | Moved | Dropped
 Input: TypeAlias = Order | Finding | Deed

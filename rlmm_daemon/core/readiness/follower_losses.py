@@ -12,7 +12,6 @@ from rlmm_daemon.core.readiness.follower_effects import (
 )
 from rlmm_daemon.core.readiness.follower_inputs import (
     ACCEPT_ALL,
-    Answered,
     Broken,
     Compared,
     Doubted,
@@ -20,6 +19,7 @@ from rlmm_daemon.core.readiness.follower_inputs import (
     Forgotten,
     Judged,
     Means,
+    PositionAnswered,
     Trimmed,
     Untrimmed,
     accepting,
@@ -42,7 +42,7 @@ def learnt(one: Following, given: Finding, now_ms: int) -> Stepped:
     match given:
         case Doubted():
             one = _doubted(one, given, now_ms)
-        case Answered():
+        case PositionAnswered():
             one = _answered(one, given, now_ms)
         case Compared():
             one, effects = _compared(one, given, now_ms)
@@ -70,7 +70,7 @@ def _doubted(one: Following, given: Doubted, now_ms: int) -> Following:
     return replace(failed, doubted=True)
 
 
-def _answered(one: Following, given: Answered, now_ms: int) -> Following:
+def _answered(one: Following, given: PositionAnswered, now_ms: int) -> Following:
     if given.position not in one.unconfirmed:
         return one  # an operator accepted the loss of them all meanwhile
     if given.confirmed:

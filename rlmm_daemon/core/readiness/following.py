@@ -23,12 +23,12 @@ from rlmm_daemon.core.readiness.follower_effects import (
     RestartTargets,
 )
 from rlmm_daemon.core.readiness.follower_inputs import (
-    Accepted,
     Checked,
     Damaged,
     Deed,
     Dropped,
     Input,
+    LossAccepted,
     Moved,
     Obeyed,
     Order,
@@ -57,7 +57,15 @@ Stepped: TypeAlias = tuple[Following, tuple[Effect, ...]]
 def step(one: Following, given: Input, now_ms: int) -> Stepped:
     """Return what a follower is after `given`, and what has to be done."""
     match given:
-        case Retry() | Rebuild() | OtherLog() | Damaged() | Accepted() | Recheck() | WrittenDown():
+        case (
+            Retry()
+            | Rebuild()
+            | OtherLog()
+            | Damaged()
+            | LossAccepted()
+            | Recheck()
+            | WrittenDown()
+        ):
             return _told(one, given)
         case Obeyed() | Refused() | Checked() | Moved() | Dropped():
             return _done(one, given)
@@ -77,7 +85,7 @@ def _told(one: Following, given: Order) -> Stepped:
         case OtherLog(topic_id=topic_id):
             if topic_id != one.dropped_for:
                 one = one.ordered(other_log=topic_id)
-        case Accepted():
+        case LossAccepted():
             one = _accepted(one)
         case Recheck():
             one = _recheck(one, given)

@@ -25,7 +25,7 @@ from typing import Final
 from crc32c import crc32c
 
 from rlmm_daemon.codec.state_files import (
-    Accepted,
+    AcceptedFile,
     Announced,
     Identity,
     JsonFile,
@@ -63,7 +63,7 @@ LOST_SUFFIX: Final = ".lost"
 _FILES: Final = {
     Identity: IDENTITY,
     Positions: POSITIONS,
-    Accepted: ACCEPTED,
+    AcceptedFile: ACCEPTED,
     Observed: OBSERVED,
     Paused: PAUSED,
 }
@@ -121,7 +121,7 @@ class StateDirectory:
         """Return the log's identity of earlier starts; None on a fresh directory."""
         return await self._known(IDENTITY, Identity)
 
-    async def write(self, known: Identity | Positions | Accepted | Observed | Paused) -> None:
+    async def write(self, known: Identity | Positions | AcceptedFile | Observed | Paused) -> None:
         """Replace what was known, in the file of its kind."""
         await self.disk.write_atomically(f"{self.path}/{_FILES[type(known)]}", to_json(known))
 
@@ -137,9 +137,9 @@ class StateDirectory:
         """Return how far each metadata partition was read before."""
         return await self._known(POSITIONS, Positions)
 
-    async def accepted(self) -> Accepted | None:
+    async def accepted(self) -> AcceptedFile | None:
         """Return which gaps were accepted before."""
-        return await self._known(ACCEPTED, Accepted)
+        return await self._known(ACCEPTED, AcceptedFile)
 
     async def observed(self) -> Observed | None:
         """Return which topic ids were heard of before."""

@@ -20,7 +20,7 @@ _LOOK_SECONDS: Final = 1.0
 _CAUSES: Final[dict[type, str]] = {
     inputs.Retry: "an operator has it tried again",
     inputs.Rebuild: "an operator has it rebuilt",
-    inputs.Accepted: "an operator accepted a loss",
+    inputs.LossAccepted: "an operator accepted a loss",
     inputs.OtherLog: "the log is another one",
     inputs.Damaged: "a table of its snapshot is damaged",
     inputs.Recheck: "what was read before became known",
@@ -28,7 +28,7 @@ _CAUSES: Final[dict[type, str]] = {
     inputs.Obeyed: "it begins with what was ordered",
     inputs.Refused: "the log has cut its snapshot off",
     inputs.Doubted: "its log was held against the one that was known",
-    inputs.Answered: "the log answered for what was read before",
+    inputs.PositionAnswered: "the log answered for what was read before",
     inputs.Checked: "what was read before is confirmed",
     inputs.Compared: "what was known is compared with what came",
     inputs.Forgotten: "all that was missing came again",

@@ -13,7 +13,7 @@ from rlmm_daemon.daemon.copying.sources import SegmentSources
 from rlmm_daemon.domain.errors import ChecksumMismatch, RlmmError, first_of
 from rlmm_daemon.domain.segment import CustomMetadata, SegmentMetadata
 from rlmm_daemon.ports.disk_threads import DiskThreads
-from rlmm_daemon.ports.passes import Claims, Passes, Stopped
+from rlmm_daemon.ports.passes import Claims, Passes, PassStopped
 from rlmm_daemon.ports.storage import (
     ObjectKind,
     Progress,
@@ -46,7 +46,7 @@ class _ReadMeanwhile:
         """Read and check all of it, and tell whoever waits what that came to."""
         try:
             found = self._check()
-        except Stopped:
+        except PassStopped:
             self.crc32c.cancel()
             raise
         except Exception as error:

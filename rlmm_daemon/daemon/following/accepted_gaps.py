@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import structlog
 
-from rlmm_daemon.codec.state_files import Accepted
+from rlmm_daemon.codec.state_files import AcceptedFile
 from rlmm_daemon.daemon.base.state_directory import StateDirectory
 from rlmm_daemon.domain.errors import Malformed, UnsupportedProtocol
 from rlmm_daemon.domain.ids import TopicId, uuid_text
@@ -66,7 +66,7 @@ class AcceptedGaps:
         """
         if self._gaps:
             await self._state.write(
-                Accepted(
+                AcceptedFile(
                     topic_id=uuid_text(topic_id),
                     gaps={
                         str(number): [(gap.start, gap.end) for gap in gaps]

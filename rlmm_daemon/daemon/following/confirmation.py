@@ -67,11 +67,11 @@ class Confirmation(msgspec.Struct):
         self.waiting.pop(partition, None)
         self.asking.pop(partition, None)
 
-    def question(self) -> "Asked":
+    def question(self) -> "EndRequest":
         """Return what an end offset that is asked for now will answer."""
-        return Asked(self.lineage, dict(self.asking))
+        return EndRequest(self.lineage, dict(self.asking))
 
-    def answered(self, end: int, asked: "Asked") -> None:
+    def answered(self, end: int, asked: "EndRequest") -> None:
         """An end offset is known; `asked` was drawn before it was asked for."""
         if asked.lineage != self.lineage:
             return
@@ -108,7 +108,7 @@ class Confirmation(msgspec.Struct):
             self._insert(partition)
 
 
-class Asked(msgspec.Struct, frozen=True):
+class EndRequest(msgspec.Struct, frozen=True):
     """What a request for an end offset was sent for."""
 
     lineage: int

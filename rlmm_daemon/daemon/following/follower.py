@@ -25,8 +25,6 @@ from rlmm_daemon.core.readiness.follower_effects import (
     Serve,
 )
 from rlmm_daemon.core.readiness.follower_inputs import (
-    Accepted,
-    Answered,
     Checked,
     Compared,
     Damaged,
@@ -34,9 +32,11 @@ from rlmm_daemon.core.readiness.follower_inputs import (
     Dropped,
     Forgotten,
     Input,
+    LossAccepted,
     Moved,
     Obeyed,
     OtherLog,
+    PositionAnswered,
     Rebuild,
     Recheck,
     Refused,
@@ -50,7 +50,7 @@ from rlmm_daemon.core.readiness.following import step
 from rlmm_daemon.daemon.base.broadcast import Broadcast
 from rlmm_daemon.daemon.base.crash_guard import PartitionCrash
 from rlmm_daemon.daemon.following.batches import apply_batch
-from rlmm_daemon.daemon.following.confirmation import Asked
+from rlmm_daemon.daemon.following.confirmation import EndRequest
 from rlmm_daemon.daemon.following.follower_state import (
     Beginning,
     FollowerContext,
@@ -99,7 +99,7 @@ class Follower(FollowerState):
 
     # What others tell it.
 
-    def target_known(self, end: int, asked: Asked) -> None:
+    def target_known(self, end: int, asked: EndRequest) -> None:
         """An end offset was asked for and came."""
         self.confirmation.answered(end, asked)
         self.confirmation.reached(self.fold.position)
@@ -130,7 +130,7 @@ class Follower(FollowerState):
         """
         if self.head_alone and not without_looking:
             self._gaps = self.open_gaps
-            self._take(Accepted())
+            self._take(LossAccepted())
             return
         # The snapshot that the fold goes on from is all that knows what stood in a lost head.
         headless = self.accepted_start > 0 or self.following.trimmed_to is not None
@@ -139,7 +139,7 @@ class Follower(FollowerState):
         if not goes_on:
             await self.context.snapshots.remove(self.partition)
         self._gaps = self.open_gaps  # what was met since the order was written down
-        self._take(Accepted())
+        self._take(LossAccepted())
 
     async def known_to_snapshot(self) -> list[bytes]:
         """Write down what the fold or the newest snapshot knows, for a log that is being mended.
@@ -335,7 +335,7 @@ class Follower(FollowerState):
         self._take(Doubted(evidence=self._foreign_evidence(), comparing=self.history.comparing))
         for position in self.following.unconfirmed:
             self._take(
-                Answered(
+                PositionAnswered(
                     position=position,
                     confirmed=await self._confirmed(position),
                     read=self.fold.position,

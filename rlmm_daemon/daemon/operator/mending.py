@@ -27,7 +27,7 @@ from rlmm_daemon.daemon.base.segment_log import decode_segment
 from rlmm_daemon.daemon.following.follower import Follower
 from rlmm_daemon.daemon.metadata.manager import Manager
 from rlmm_daemon.daemon.operator.recovering import (
-    Candidate,
+    MaybeFinished,
     Recovery,
     beginning_of,
     missing_of,
@@ -387,7 +387,7 @@ async def _read_to_end(follower: Follower, until: float) -> bool:
     return True
 
 
-def _events(found: Candidate) -> list[bytes]:
+def _events(found: MaybeFinished) -> list[bytes]:
     """Return the events that make a segment finished again, from what the log says of it now."""
     return [*beginning_of(found), records.encode(_update(found.segment, S.COPY_SEGMENT_FINISHED))]
 
@@ -400,7 +400,7 @@ def _put_back(fold: Fold) -> list[bytes]:
         state = fold.partitions[segment.partition].state(segment.segment_id)
         if state is S.DELETE_SEGMENT_STARTED:
             events.append(records.encode(_update(segment, S.DELETE_SEGMENT_FINISHED)))
-        events += _events(Candidate(segment=segment, state=None))
+        events += _events(MaybeFinished(segment=segment, state=None))
     return events
 
 

@@ -58,7 +58,7 @@ S = SegmentState
 logger = structlog.get_logger(__name__)
 
 
-class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+class MaybeFinished(msgspec.Struct, frozen=True, kw_only=True):
     """A segment that may have been finished in what was lost."""
 
     segment: SegmentMetadata
@@ -73,9 +73,9 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     """What one look for the objects of candidates showed."""
 
     #: Those whose objects are whole, with what to record.
-    whole: Sequence[tuple[Candidate, CustomMetadata]]
+    whole: Sequence[tuple[MaybeFinished, CustomMetadata]]
     #: Others, and why they are not.
-    lacking: Sequence[tuple[Candidate, str]]
+    lacking: Sequence[tuple[MaybeFinished, str]]
     #: How many nobody has looked for yet: another order does.
     left: int
 
@@ -158,12 +158,12 @@ class Recovery:
 
     # What may have been finished.
 
-    async def begun(self, follower: Follower) -> list[Candidate]:
+    async def begun(self, follower: Follower) -> list[MaybeFinished]:
         """Return the copies that the log knows the beginning of, and that nobody works on."""
         holds = await self._bucket.holds()
         uncertain = follower.uncertain or follower.history.comparing
         known = {each.segment.segment_id for each in missing_of(follower.history, follower.fold)}
-        found = list[Candidate]()
+        found = list[MaybeFinished]()
         for index, segment in enumerate(_begun(follower)):
             if index % _TURN == _TURN - 1:
                 await asyncio.sleep(0)
@@ -172,7 +172,9 @@ class Recovery:
             younger = not doubted and held(holds, follower.partition, None) is not None
             may = doubted or younger
             if may and segment.segment_id not in known and not self._may_run(segment):
-                begun = Candidate(segment=segment, state=S.COPY_SEGMENT_STARTED, younger=younger)
+                begun = MaybeFinished(
+                    segment=segment, state=S.COPY_SEGMENT_STARTED, younger=younger
+                )
                 found.append(begun)
         return found
 
@@ -192,7 +194,7 @@ class Recovery:
 
     # What is there.
 
-    async def look(self, follower: Follower, candidates: list[Candidate]) -> Look:
+    async def look(self, follower: Follower, candidates: list[MaybeFinished]) -> Look:
         """Look for the objects of so many as one order may, those first that none looked for.
 
         Raises:
@@ -205,8 +207,8 @@ class Recovery:
             # Whose marker it is can be told only once the bucket is being opened.
             await self._bucket.until_judged(MARKER_SECONDS)
             await self._bucket.confirm()  # in another bucket, or in none, nothing is there
-        whole = list[tuple[Candidate, CustomMetadata]]()
-        lacking = list[tuple[Candidate, str]]()
+        whole = list[tuple[MaybeFinished, CustomMetadata]]()
+        lacking = list[tuple[MaybeFinished, str]]()
         for each in chosen:
             found = await self._look(each.segment)
             if isinstance(found, str):
@@ -276,7 +278,7 @@ class Recovery:
     # Putting back.
 
     async def put_back(
-        self, follower: Follower, whole: Sequence[tuple[Candidate, CustomMetadata]]
+        self, follower: Follower, whole: Sequence[tuple[MaybeFinished, CustomMetadata]]
     ) -> int:
         """Append what makes them COPY_SEGMENT_FINISHED; return how many events, once applied."""
         last, appended = -1, 0
@@ -295,7 +297,7 @@ class Recovery:
         await applied(follower, last)
         return appended
 
-    def _events(self, candidate: Candidate, custom: CustomMetadata) -> Iterator[bytes]:
+    def _events(self, candidate: MaybeFinished, custom: CustomMetadata) -> Iterator[bytes]:
         yield from beginning_of(candidate)
         now_ms = self._manager.clock.now_ms()
         yield records.encode(
@@ -303,7 +305,7 @@ class Recovery:
         )
 
 
-def beginning_of(found: Candidate) -> Iterator[bytes]:
+def beginning_of(found: MaybeFinished) -> Iterator[bytes]:
     """Yield the events that are left before a segment can be COPY_SEGMENT_FINISHED."""
     segment = found.segment
     if found.state is S.DELETE_SEGMENT_STARTED:
@@ -329,13 +331,13 @@ def update_of(
     )
 
 
-def missing_of(history: History, fold: Fold) -> list[Candidate]:
+def missing_of(history: History, fold: Fold) -> list[MaybeFinished]:
     """Return the segments that were known to be finished, and that the log does not show so.
 
     Without those whose end the log holds, or whose partition is being removed. A delete that is
     under way is no end where it was of an earlier copy under the same id.
     """
-    found = list[Candidate]()
+    found = list[MaybeFinished]()
     for record in history.missing:
         segment = decode_segment(record)
         cache = fold.partitions.get(segment.partition)
@@ -346,7 +348,7 @@ def missing_of(history: History, fold: Fold) -> list[Candidate]:
             and history.was_used_again(segment.partition, segment.segment_id)
         )
         if may and not removed:
-            found.append(Candidate(segment=segment, state=state))
+            found.append(MaybeFinished(segment=segment, state=state))
     return sorted(found, key=lambda each: each.segment.start_offset)
 
 
@@ -390,7 +392,7 @@ def _state(follower: Follower, segment: SegmentMetadata) -> SegmentState | None:
     return None if cache is None else cache.state(segment.segment_id)
 
 
-def _is_finished(follower: Follower, candidate: Candidate) -> bool:
+def _is_finished(follower: Follower, candidate: MaybeFinished) -> bool:
     return _state(follower, candidate.segment) is S.COPY_SEGMENT_FINISHED
 
 

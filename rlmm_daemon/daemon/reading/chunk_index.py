@@ -44,7 +44,7 @@ class Chunk(msgspec.Struct, eq=False):
         return self.start + self.length
 
 
-class Row(msgspec.Struct, eq=False):
+class ObjectChunks(msgspec.Struct, eq=False):
     """The chunks of one object in the order of their positions."""
 
     chunks: list[Chunk] = msgspec.field(default_factory=list)
@@ -61,7 +61,7 @@ class ChunkIndex:
         #: The longest unused first; the forgotten ones too.
         self._used: OrderedDict[Chunk, None] = OrderedDict()
         #: None is empty.
-        self._rows: dict[SegmentId, dict[ObjectId, Row]] = {}
+        self._rows: dict[SegmentId, dict[ObjectId, ObjectChunks]] = {}
         self._forgotten: deque[tuple[list[Chunk], str]] = deque()
 
     def __len__(self) -> int:
@@ -89,13 +89,15 @@ class ChunkIndex:
         """Return whether it was neither removed nor forgotten."""
         return self.covering(chunk.object, chunk.start) is chunk
 
-    def row(self, object_id: ObjectId) -> Row | None:
+    def row(self, object_id: ObjectId) -> ObjectChunks | None:
         """Return what there is of an object; None if there is nothing."""
         return self._rows.get(object_id.segment_id, {}).get(object_id)
 
     def add(self, chunk: Chunk) -> None:
         """Take in a chunk that overlaps none, as the last used."""
-        row = self._rows.setdefault(chunk.object.segment_id, {}).setdefault(chunk.object, Row())
+        row = self._rows.setdefault(chunk.object.segment_id, {}).setdefault(
+            chunk.object, ObjectChunks()
+        )
         row.chunks.insert(bisect_left(row.chunks, chunk.start, key=_START), chunk)
         row.size_bytes += chunk.length
         row.proven = False
@@ -153,7 +155,7 @@ class ChunkIndex:
         del self._used[chunk]
         self.size_bytes -= chunk.length
 
-    def _unlist(self, object_id: ObjectId) -> Row | None:
+    def _unlist(self, object_id: ObjectId) -> ObjectChunks | None:
         rows = self._rows.get(object_id.segment_id, {})
         row = rows.pop(object_id, None)
         if not rows:

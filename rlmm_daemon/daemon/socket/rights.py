@@ -26,7 +26,7 @@ _INCLUDES: Final = {
 assert _INCLUDES.keys() == set(Right), "every right has a row"
 
 
-class Peer(msgspec.Struct, frozen=True, kw_only=True):
+class SocketPeer(msgspec.Struct, frozen=True, kw_only=True):
     """Who is at the other end, as of its connect()."""
 
     pid: int
@@ -41,7 +41,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     uids: frozenset[int] = frozenset()
     gids: frozenset[int] = frozenset()
 
-    def covers(self, peer: Peer) -> bool:
+    def covers(self, peer: SocketPeer) -> bool:
         """Return whether the peer is one of them."""
         return peer.uid in self.uids or not self.gids.isdisjoint(peer.gids)
 
@@ -54,7 +54,7 @@ class RightsTable(msgspec.Struct, frozen=True, kw_only=True):
     admin: Grant = Grant()
     owners: Collection[int] = msgspec.field(default_factory=lambda: frozenset({0, os.geteuid()}))
 
-    def rights_of(self, peer: Peer) -> frozenset[Right]:
+    def rights_of(self, peer: SocketPeer) -> frozenset[Right]:
         """Return all rights of a peer, none included."""
         if peer.uid in self.owners:
             return frozenset(Right)
@@ -63,11 +63,11 @@ class RightsTable(msgspec.Struct, frozen=True, kw_only=True):
         return frozenset().union(*held)
 
 
-def peer_of(connection: socket.socket) -> Peer:
+def peer_of(connection: socket.socket) -> SocketPeer:
     """Return who connected, by the kernel's word."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
     pid, uid, gid = _UCRED.unpack(raw)
-    return Peer(pid=pid, uid=uid, gids=frozenset({gid, *_supplementary(connection)}))
+    return SocketPeer(pid=pid, uid=uid, gids=frozenset({gid, *_supplementary(connection)}))
 
 
 def _supplementary(connection: socket.socket) -> list[int]:

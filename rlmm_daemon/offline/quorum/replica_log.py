@@ -31,7 +31,7 @@ from rlmm_daemon.codec.kraft.record_key import read_key
 from rlmm_daemon.codec.state_files import Position
 from rlmm_daemon.config import Config, QuorumLog
 from rlmm_daemon.core.disposal.inventory import History
-from rlmm_daemon.core.quorum_log.fold import Accepted, LogFold
+from rlmm_daemon.core.quorum_log.fold import AcceptedEvent, LogFold
 from rlmm_daemon.core.raft.log_facts import BEGINNING, Batch, LogPoint
 from rlmm_daemon.core.raft.voters import ReplicaKey
 from rlmm_daemon.domain.errors import ConfigError, NotReady, RlmmError
@@ -321,7 +321,7 @@ class ReplicaLog:
                 continue
             for at, packed, value in batches.keyed_records_of(kept):
                 outcome = self._fold.apply(batch.epoch, read_key(packed), value)
-                if isinstance(outcome, Accepted):
+                if isinstance(outcome, AcceptedEvent):
                     self._rows[outcome.partition].append((at, (outcome.offset, value)))
 
 

@@ -108,7 +108,7 @@ class PlannedFile(msgspec.Struct, frozen=True, kw_only=True):
         return "".join(f"{each}\n" for each in lines)
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class SetupPlan(msgspec.Struct, frozen=True, kw_only=True):
     """All of it."""
 
     broker: Broker
@@ -150,7 +150,7 @@ def read_broker(file: str, user: str | None = None) -> Broker:
     return broker if user is None else msgspec.structs.replace(broker, account=_account(user))
 
 
-def plan(broker: Broker, choices: Choices, places: Places) -> Plan:
+def plan(broker: Broker, choices: Choices, places: Places) -> SetupPlan:
     """Return what is to be written and what is left to do.
 
     Raises:
@@ -198,7 +198,7 @@ def plan(broker: Broker, choices: Choices, places: Places) -> Plan:
     if not places.writes_properties:
         shown = "".join(f"\n    {key}={value}" for key, value in entries.items())
         left.insert(0, f"put these lines into {places.properties}:{shown}")
-    return Plan(
+    return SetupPlan(
         broker=broker, config=config, files=tuple(files), directory=missing, left=tuple(left)
     )
 
@@ -234,7 +234,7 @@ def _is_mount(config: Config, present: str) -> bool:
     return storage.shared or directory_of(present) == storage.directory
 
 
-def carry_out(plan: Plan) -> None:
+def carry_out(plan: SetupPlan) -> None:
     """Write the files that change, each whole or not at all, the broker's own last.
 
     What was in a file of somebody else's is kept beside it, as `FILE.before-rlmm`.

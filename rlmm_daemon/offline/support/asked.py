@@ -16,7 +16,7 @@ _PARTITIONS_MAX: Final = 5_000
 _EXPLAINED_MAX: Final = 20
 
 
-class Asked:
+class AskedDaemon:
     """One daemon; what it said last is remembered for the questions that build on it."""
 
     def __init__(self, socket: str, name: str, seconds: float) -> None:

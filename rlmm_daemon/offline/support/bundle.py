@@ -33,7 +33,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 30.0
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class BundleFile(msgspec.Struct, frozen=True, kw_only=True):
     """One file as it came out; without text, why there is none."""
 
     name: str
@@ -47,12 +47,12 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
         return 0 if self.text is None else len(self.text.encode())
 
 
-def gather(steps: Sequence[Step], known: Collection[str]) -> list[Entry]:
+def gather(steps: Sequence[Step], known: Collection[str]) -> list[BundleFile]:
     """Take every step's text; one that fails or hangs leaves a word in its place.
 
     `known` are secrets by their values.
     """
-    entries, left = list[Entry](), BUNDLE_BYTES_MAX
+    entries, left = list[BundleFile](), BUNDLE_BYTES_MAX
     for step in steps:
         entry = _taken(step, known, min(FILE_BYTES_MAX, left))
         left -= entry.size
@@ -60,7 +60,7 @@ def gather(steps: Sequence[Step], known: Collection[str]) -> list[Entry]:
     return entries
 
 
-def _taken(step: Step, known: Collection[str], bytes_max: int) -> Entry:
+def _taken(step: Step, known: Collection[str], bytes_max: int) -> BundleFile:
     told, failed = list[str](), list[BaseException]()
 
     def work() -> None:
@@ -75,7 +75,7 @@ def _taken(step: Step, known: Collection[str], bytes_max: int) -> Entry:
     thread.join(step.seconds)
     if not told:
         why = _words(failed[0]) if failed else f"no answer within {step.seconds:g} s"
-        return Entry(name=step.name, about=step.about, trouble=scrub(escape(why), known))
+        return BundleFile(name=step.name, about=step.about, trouble=scrub(escape(why), known))
     # Names of files need not be text.
     data, trouble = told[0].encode(errors="backslashreplace"), None
     text = data.decode()
@@ -86,7 +86,7 @@ def _taken(step: Step, known: Collection[str], bytes_max: int) -> Entry:
         text = "\n".join(lines[:-1] if step.keep == "head" else lines[1:])
         end = "first" if step.keep == "head" else "last"
         trouble = f"cut: the {end} {phrases.size(bytes_max)} of {phrases.size(whole)}"
-    return Entry(name=step.name, about=step.about, text=scrub(text, known), trouble=trouble)
+    return BundleFile(name=step.name, about=step.about, text=scrub(text, known), trouble=trouble)
 
 
 def _words(error: BaseException) -> str:
@@ -97,7 +97,7 @@ def _words(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def index(entries: Sequence[Entry], head: str) -> str:
+def index(entries: Sequence[BundleFile], head: str) -> str:
     """Return the index: what is in the bundle, what is not, and why."""
     width = max(len(entry.name) for entry in entries)
     lines = [head.rstrip(), "", f"{'file':<{width}}  {'bytes':>10}  what it is"]
@@ -108,7 +108,7 @@ def index(entries: Sequence[Entry], head: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write(path: Path, entries: Sequence[Entry], head: str, *, at_seconds: float) -> int:
+def write(path: Path, entries: Sequence[BundleFile], head: str, *, at_seconds: float) -> int:
     """Write the archive, for its owner alone, under its name only when it is whole.
 
     Returns its size.

@@ -25,7 +25,7 @@ from rlmm_daemon.domain.errors import DaemonUnreachable
 from rlmm_daemon.observability.escape import escape
 
 
-class Peer(NamedTuple):
+class PeerProcess(NamedTuple):
     """The process on the other side of a socket."""
 
     pid: int
@@ -135,7 +135,7 @@ def process(socket_path: str) -> str:
     return "\n".join(told)
 
 
-def listener(path: str) -> Peer:
+def listener(path: str) -> PeerProcess:
     """Return who listens on a Unix socket, by the kernel's word.
 
     Raises:
@@ -149,7 +149,7 @@ def listener(path: str) -> Peer:
             raise DaemonUnreachable(f"nobody listens on {path}: {error.strerror}") from error
         told = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid, uid, _ = struct.unpack("3i", told)
-    return Peer(pid, uid)
+    return PeerProcess(pid, uid)
 
 
 def metrics(listen: str) -> str:

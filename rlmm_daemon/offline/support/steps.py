@@ -13,7 +13,7 @@ from rlmm_daemon.config.secret import SECRET_BYTES_MAX
 from rlmm_daemon.domain.errors import RlmmError
 from rlmm_daemon.domain.secret import looks_secret
 from rlmm_daemon.offline.support import host
-from rlmm_daemon.offline.support.asked import Asked
+from rlmm_daemon.offline.support.asked import AskedDaemon
 from rlmm_daemon.offline.support.bundle import FILE_BYTES_MAX, Step
 
 _DOCTOR_SECONDS: Final = 60.0
@@ -55,7 +55,7 @@ def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
 
 
 def steps(
-    config: Config | None, file: str, asked: Asked, socket_path: str, *, log: str | None
+    config: Config | None, file: str, asked: AskedDaemon, socket_path: str, *, log: str | None
 ) -> Iterator[Step]:
     """Yield what is told, by whom; `log` is a file that the daemon logs to, if it does."""
     yield Step(name="versions.json", about="of rlmm, Python, libraries", tell=host.versions)

@@ -25,7 +25,7 @@ from rlmm_daemon.ports.storage import RemoteStorage, Traffic, UploadInfo
 from rlmm_daemon.reconcile.act import quarantine
 from rlmm_daemon.reconcile.act.last_look import Seen
 from rlmm_daemon.reconcile.act.lease import Holder
-from rlmm_daemon.reconcile.act.quarantine import Entry, Manifest, Name
+from rlmm_daemon.reconcile.act.quarantine import CondemnedObject, Manifest, Name
 from rlmm_daemon.reconcile.read import late_events, listing
 from rlmm_daemon.reconcile.read.log_reading import LogView
 
@@ -77,7 +77,7 @@ class Executor:
         self._seen = (0, 0)
         self.done = Done()
 
-    async def delete(self, entries: Iterable[Entry]) -> Done:
+    async def delete(self, entries: Iterable[CondemnedObject]) -> Done:
         """Delete what still qualifies.
 
         Raises:
@@ -105,12 +105,12 @@ class Executor:
         self._touched |= touched
         self._ends = dict(ends)
 
-    def _reasons(self, batch: Sequence[Entry], kept: Mapping[Name, str]) -> list[str]:
+    def _reasons(self, batch: Sequence[CondemnedObject], kept: Mapping[Name, str]) -> list[str]:
         """Return for each entry why it is left alone; "": it is not."""
         with ThreadPoolExecutor(_LOOKS_AT_ONCE) as workers:
             return [*workers.map(lambda entry: self._reason(entry, kept), batch)]
 
-    def _reason(self, entry: Entry, kept: Mapping[Name, str]) -> str:
+    def _reason(self, entry: CondemnedObject, kept: Mapping[Name, str]) -> str:
         if reason := kept.get(entry.name):
             return reason
         if entry.segment_id in self._touched:
@@ -119,7 +119,7 @@ class Executor:
             return ""
         return what_changed(self._config, entry)
 
-    def _note_all(self, reasons: Iterable[tuple[Entry, str]]) -> None:
+    def _note_all(self, reasons: Iterable[tuple[CondemnedObject, str]]) -> None:
         """Say in the audit log what is left alone, and what is about to be deleted."""
         lines: list[Mapping[str, object]] = []
         for entry, reason in reasons:
@@ -129,7 +129,7 @@ class Executor:
             lines.append({**told, "upload_id": entry.upload_id, "fence": self._lease.fence})
         self._audit(lines)
 
-    async def _delete(self, entries: Sequence[Entry]) -> None:
+    async def _delete(self, entries: Sequence[CondemnedObject]) -> None:
         keys = [entry.key for entry in entries if entry.upload_id is None]
         outcomes: dict[str, RlmmError | None] = {}
         failed_before = self.done.failed
@@ -179,7 +179,7 @@ class Executor:
         return throttled / max(requests, 1)
 
     async def _outcome(
-        self, entry: Entry, outcomes: Mapping[str, RlmmError | None]
+        self, entry: CondemnedObject, outcomes: Mapping[str, RlmmError | None]
     ) -> RlmmError | None:
         if entry.upload_id is None:
             return outcomes.get(entry.key)
@@ -193,7 +193,7 @@ class Executor:
         return None
 
 
-def what_changed(config: Config, entry: Entry) -> str:
+def what_changed(config: Config, entry: CondemnedObject) -> str:
     """Return what has become of the object that an entry names; "": it is there as it was."""
     found = listing.look_up(config, entry.key)
     if found is None:
@@ -210,7 +210,7 @@ def left(config: Config, manifest: Manifest) -> int:
     return sum(change != GONE if manifest.kept else not change for change in found)
 
 
-def changes(config: Config, entries: Iterable[Entry]) -> Mapping[str, str]:
+def changes(config: Config, entries: Iterable[CondemnedObject]) -> Mapping[str, str]:
     """Return what has become of each object, by its key; uploads are not looked for."""
     objects = [entry for entry in entries if entry.upload_id is None]
     with ThreadPoolExecutor(_LOOKS_AT_ONCE) as workers:

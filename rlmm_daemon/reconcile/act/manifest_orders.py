@@ -8,10 +8,10 @@ import msgspec
 from msgspec import UNSET
 
 from rlmm_daemon.domain.errors import InvalidArgument
-from rlmm_daemon.reconcile.act.quarantine import Manifest, Word
+from rlmm_daemon.reconcile.act.quarantine import Manifest, ManifestWord
 
 
-def held(manifest: Manifest, word: Word) -> Manifest:
+def held(manifest: Manifest, word: ManifestWord) -> Manifest:
     """Return it held back: no run deletes its objects until it is released."""
     if manifest.held is not UNSET:
         return manifest
@@ -28,7 +28,7 @@ def released(manifest: Manifest, name: str) -> Manifest:
     return msgspec.structs.replace(manifest, held=UNSET)
 
 
-def approved(manifest: Manifest, name: str, word: Word) -> Manifest:
+def approved(manifest: Manifest, name: str, word: ManifestWord) -> Manifest:
     """Return it with leave to go whatever share of the storage it is, once it is due.
 
     Raises:

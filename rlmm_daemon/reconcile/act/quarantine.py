@@ -34,7 +34,7 @@ Identity = tuple[str, str, int, str | None]
 Name = tuple[str, str | None]
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CondemnedObject(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One object (or incomplete upload) as it was when it was condemned."""
 
     key: str
@@ -61,7 +61,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return self.key, self.upload_id
 
 
-class Word(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ManifestWord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Who said something of a manifest, and when."""
 
     by: str
@@ -76,15 +76,15 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     run: str
     fence: int
     created_ms: CalendarMs
-    entries: tuple[Entry, ...]
+    entries: tuple[CondemnedObject, ...]
     #: By `rlmm reconcile restore`: its objects are left alone for good.
     restored: bool = False
     # Words of operators, which the first format does not have.
-    restored_by: Word | UnsetType = UNSET
+    restored_by: ManifestWord | UnsetType = UNSET
     #: Its objects may be deleted whatever share of the storage they are.
-    approved: Word | UnsetType = UNSET
+    approved: ManifestWord | UnsetType = UNSET
     #: Its objects are left alone until it is released.
-    held: Word | UnsetType = UNSET
+    held: ManifestWord | UnsetType = UNSET
 
     @property
     def kept(self) -> str:
@@ -105,15 +105,15 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class NightPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What a run with --execute does."""
 
-    delete: tuple[Entry, ...]
-    quarantine: tuple[Entry, ...]
+    delete: tuple[CondemnedObject, ...]
+    quarantine: tuple[CondemnedObject, ...]
     #: Condemned, and left for another night by a cap.
     left: int
     #: Due, and left by each night: the caps are too small for them, whatever else there is.
-    beyond: tuple[Entry, ...] = ()
+    beyond: tuple[CondemnedObject, ...] = ()
 
 
 def standing(
@@ -194,13 +194,13 @@ def settled(over: Mapping[str, Manifest], there: Collection[Identity]) -> list[s
 
 
 def plan(
-    condemned: Collection[Entry],
+    condemned: Collection[CondemnedObject],
     manifests: Mapping[str, Manifest],
     totals: Totals,
     safety: Safety,
     *,
     now_ms: int,
-) -> Plan:
+) -> NightPlan:
     """Return what to delete and what to quarantine, oldest first, within the caps of one run.
 
     Both share the caps, and what is due goes first. What no share will ever have room for (in a
@@ -220,7 +220,7 @@ def plan(
     listed = budget.taken_of(fresh[:room], also_beyond=True)
     left = len(due) + len(fresh) - len(deleted) - len(listed)
     beyond = tuple(filter(budget.is_beyond, capped))
-    return Plan(delete=deleted, quarantine=listed, left=left, beyond=beyond)
+    return NightPlan(delete=deleted, quarantine=listed, left=left, beyond=beyond)
 
 
 class _Budget:
@@ -233,13 +233,15 @@ class _Budget:
         self._objects = min(safety.objects_max - taken, self._share_objects)
         self._bytes = self._share_bytes
 
-    def is_beyond(self, entry: Entry) -> bool:
+    def is_beyond(self, entry: CondemnedObject) -> bool:
         """Return whether no night has room for it; there are at most a few hundred such."""
         return self._share_objects < 1 or entry.size > self._share_bytes
 
-    def taken_of(self, entries: Iterable[Entry], *, also_beyond: bool = False) -> tuple[Entry, ...]:
+    def taken_of(
+        self, entries: Iterable[CondemnedObject], *, also_beyond: bool = False
+    ) -> tuple[CondemnedObject, ...]:
         """Return what still fits; one that is too large keeps nothing back that is behind it."""
-        chosen: list[Entry] = []
+        chosen: list[CondemnedObject] = []
         for entry in entries:
             if also_beyond and self.is_beyond(entry):
                 chosen.append(entry)
@@ -250,9 +252,11 @@ class _Budget:
         return tuple(chosen)
 
 
-def manifests_of(run: str, fence: int, now_ms: int, entries: Iterable[Entry]) -> list[Manifest]:
+def manifests_of(
+    run: str, fence: int, now_ms: int, entries: Iterable[CondemnedObject]
+) -> list[Manifest]:
     """Return the entries as manifests of a bounded size."""
-    groups: list[list[Entry]] = []
+    groups: list[list[CondemnedObject]] = []
     room = 0
     for entry in entries:
         size = len(control.encode(entry)) + _INDENTED_BYTES
@@ -316,7 +320,9 @@ async def write_manifest(storage: RemoteStorage, name: str, manifest: Manifest) 
     await storage.put_control(MANIFESTS + name, control.encode(manifest), if_etag=None)
 
 
-async def restore(storage: RemoteStorage, name: str, word: Word | UnsetType = UNSET) -> Manifest:
+async def restore(
+    storage: RemoteStorage, name: str, word: ManifestWord | UnsetType = UNSET
+) -> Manifest:
     """Take a manifest out of force for good.
 
     Raises:
@@ -383,9 +389,9 @@ def decoded(data: bytes, key: str) -> Manifest:
     return control.decode(data, Manifest, key=key, newest=WORDED)
 
 
-def entry_of(row: Mapping[str, Any]) -> Entry:
+def entry_of(row: Mapping[str, Any]) -> CondemnedObject:
     """Return a condemned finding as an entry."""
-    return Entry(
+    return CondemnedObject(
         key=row["key"],
         size=row["bytes"],
         etag=row["etag"] or "",

@@ -22,7 +22,14 @@ from rlmm_daemon.reconcile import control, storage_time
 from rlmm_daemon.reconcile.act import deletions, object_tags, quarantine
 from rlmm_daemon.reconcile.act.last_look import LastLook
 from rlmm_daemon.reconcile.act.lease import Holder
-from rlmm_daemon.reconcile.act.quarantine import Entry, Identity, Manifest, Name, Plan, Totals
+from rlmm_daemon.reconcile.act.quarantine import (
+    CondemnedObject,
+    Identity,
+    Manifest,
+    Name,
+    NightPlan,
+    Totals,
+)
 from rlmm_daemon.reconcile.errors import Refused
 from rlmm_daemon.reconcile.report.summary import Night
 from rlmm_daemon.reconcile.storage_time import Steady
@@ -76,7 +83,7 @@ class Actor(msgspec.Struct, frozen=True, kw_only=True):
         condemned, beyond = oldest(found, known, spared, 2 * self.safety.objects_max)
         self._note_plan(self._plan(condemned, manifests), beyond, manifests)
 
-    def _note_plan(self, plan: Plan, beyond: int, manifests: Mapping[str, Manifest]) -> None:
+    def _note_plan(self, plan: NightPlan, beyond: int, manifests: Mapping[str, Manifest]) -> None:
         self.night.left = plan.left + beyond
         kept_by_caps = {entry.identity: entry.size for entry in plan.beyond}
         for name, manifest in sorted(manifests.items()):
@@ -91,11 +98,15 @@ class Actor(msgspec.Struct, frozen=True, kw_only=True):
         dates += [self.now_ms + quarantine_ms] if self.night.quarantined else []
         self.night.next_deletion_ms = min((date for date in dates if date), default=None)
 
-    def _plan(self, condemned: Collection[Entry], manifests: Mapping[str, Manifest]) -> Plan:
+    def _plan(
+        self, condemned: Collection[CondemnedObject], manifests: Mapping[str, Manifest]
+    ) -> NightPlan:
         totals = Totals(objects=self.night.objects, bytes=self.night.object_bytes)
         return quarantine.plan(condemned, manifests, totals, self.safety, now_ms=self.now_ms)
 
-    async def _carry_out(self, condemned: Collection[Entry], settled: Collection[str] = ()) -> Plan:
+    async def _carry_out(
+        self, condemned: Collection[CondemnedObject], settled: Collection[str] = ()
+    ) -> NightPlan:
         async with control.opened(self.daemon) as storage:
             self.steady.check()
             clock = await storage_time.read(storage)
@@ -141,7 +152,7 @@ class Actor(msgspec.Struct, frozen=True, kw_only=True):
         return plan
 
     async def _quarantine(
-        self, storage: RemoteStorage, entries: tuple[Entry, ...], lease: Holder
+        self, storage: RemoteStorage, entries: tuple[CondemnedObject, ...], lease: Holder
     ) -> None:
         made = quarantine.manifests_of(self.night.run, lease.fence, self.now_ms, entries)
         for name, manifest in quarantine.named(made).items():
@@ -187,7 +198,7 @@ class Actor(msgspec.Struct, frozen=True, kw_only=True):
 
 def oldest(
     found: Any, known: Mapping[Identity, bool], spared: Collection[Name], limit: int
-) -> tuple[list[Entry], int]:
+) -> tuple[list[CondemnedObject], int]:
     """Return what is condemned and may be acted on tonight, and how many there are beyond `limit`.
 
     What is due comes first, then the oldest. What waits (False in `known`) or is spared is left out

@@ -185,7 +185,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
         "approval_lets_nothing_go",
         "rlmm_daemon.reconcile.act.quarantine",
         "    let = [entry for entry in due if entry.identity in free][: safety.objects_max]\n",
-        "    let = list[Entry]()\n",
+        "    let = list[CondemnedObject]()\n",
         seeds=2,
         first=0,
     ),

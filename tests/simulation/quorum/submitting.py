@@ -26,7 +26,7 @@ from rlmm_daemon.codec.kraft.record_key import FOUNDING, RecordKey, pack_count, 
 from rlmm_daemon.core.fold.fold import Fold
 from rlmm_daemon.core.partitioner import metadata_partition
 from rlmm_daemon.core.quorum_log.checkpoint import NOTHING
-from rlmm_daemon.core.quorum_log.fold import Accepted, LogFold
+from rlmm_daemon.core.quorum_log.fold import AcceptedEvent, LogFold
 from rlmm_daemon.domain.errors import OutcomeUnknown, RlmmError, StorageUnavailable
 from rlmm_daemon.domain.ids import (
     BrokerId,
@@ -121,7 +121,7 @@ class World:
     def append(self, records: Sequence[tuple[bytes | None, bytes | None]]) -> int:
         for key, value in records:
             outcome = self.fold.apply(self.epoch, read_key(key), value)
-            if isinstance(outcome, Accepted):
+            if isinstance(outcome, AcceptedEvent):
                 self.values[outcome] = self.names[value]
         return self.log.append(self.epoch, records)
 

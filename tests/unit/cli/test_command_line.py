@@ -14,7 +14,7 @@ import yaml
 from click.testing import CliRunner
 
 from rlmm_daemon.cli import main
-from rlmm_daemon.cli.group import COMMANDS, Exit, LazyGroup, Row, exit_code
+from rlmm_daemon.cli.group import COMMANDS, CommandRow, Exit, LazyGroup, exit_code
 from rlmm_daemon.cli.options import Target, daemon_options, find_socket
 from rlmm_daemon.cli.output import cell, show_json, show_table
 from rlmm_daemon.domain.errors import ConfigError, DaemonUnreachable, NotReady, RlmmError
@@ -96,7 +96,7 @@ def test_the_shared_options_arrive_as_one_target_and_errors_follow_json(monkeypa
         raise DaemonUnreachable("no \x1b[2J answer", socket=target.socket)
 
     monkeypatch.setitem(sys.modules, "planted", SimpleNamespace(command=ask))
-    group = LazyGroup("rlmm", rows={"ask": Row("planted", "")})
+    group = LazyGroup("rlmm", rows={"ask": CommandRow("planted", "")})
     run = CliRunner().invoke(group, ["ask", "--socket", "/s", "--timeout", "2"])
     assert run.exit_code == 3
     assert run.stderr == "rlmm: no \\x1b[2J answer\n"
@@ -119,7 +119,7 @@ def test_yaml_is_the_same_values_as_json_a_document_for_each_line(monkeypatch):
         raise DaemonUnreachable("no answer", socket=target.socket)
 
     monkeypatch.setitem(sys.modules, "planted", SimpleNamespace(command=ask))
-    group = LazyGroup("rlmm", rows={"ask": Row("planted", "")})
+    group = LazyGroup("rlmm", rows={"ask": CommandRow("planted", "")})
 
     def ran(*words: str) -> Any:
         return CliRunner().invoke(group, ["ask", "--socket", "/s", *words])

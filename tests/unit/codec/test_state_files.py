@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from rlmm_daemon.codec.state_files import (
-    Accepted,
+    AcceptedFile,
     Identity,
     Position,
     Positions,
@@ -19,7 +19,7 @@ from rlmm_daemon.domain.ids import uuid_text
 TOPIC_ID = uuid_text(b"m" * 16)
 IDENTITY = Identity(cluster_id="c", topic_id=TOPIC_ID, partition_count=3, partitioner=1)
 POSITIONS = Positions(topic_id=TOPIC_ID, partitions={"2": Position(7, 1)}, accepted_starts={"1": 4})
-ACCEPTED = Accepted(topic_id=TOPIC_ID, gaps={"0": [(1, 2)]})
+ACCEPTED = AcceptedFile(topic_id=TOPIC_ID, gaps={"0": [(1, 2)]})
 
 
 @pytest.mark.parametrize("content", [IDENTITY, POSITIONS, ACCEPTED])
@@ -62,5 +62,5 @@ def test_a_file_without_checksum_is_an_older_daemons(content):
     assert from_json(_of_an_older_daemon(content), type(content), "name") == content
 
 
-def _of_an_older_daemon(content: Identity | Positions | Accepted) -> bytes:
+def _of_an_older_daemon(content: Identity | Positions | AcceptedFile) -> bytes:
     return msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n"

@@ -16,7 +16,7 @@ from rlmm_daemon.codec import batches
 from rlmm_daemon.codec.kraft.checkpoint_records import Counter
 from rlmm_daemon.codec.kraft.record_key import RecordKey, read_key
 from rlmm_daemon.core.quorum_log.checkpoint import Dropped, counters
-from rlmm_daemon.core.quorum_log.fold import Accepted, LogFold, Outcome
+from rlmm_daemon.core.quorum_log.fold import AcceptedEvent, LogFold, Outcome
 from rlmm_daemon.core.raft.log_facts import LogPoint
 from rlmm_daemon.domain.errors import LogCorrupt, RlmmError, SnapshotGone, StorageUnavailable
 from rlmm_daemon.domain.ids import MetadataPartition
@@ -312,7 +312,7 @@ class Folding:
                 for offset, packed, value in batches.keyed_records_of(batch):
                     key = read_key(packed)
                     outcome = self.fold.apply(batch.leader_epoch, key, value)
-                    if isinstance(outcome, Accepted):
+                    if isinstance(outcome, AcceptedEvent):
                         self._chunks.add(outcome.partition, outcome.offset, value)
                         grew.add(outcome.partition)
                     else:

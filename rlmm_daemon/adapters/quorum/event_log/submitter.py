@@ -18,7 +18,7 @@ from rlmm_daemon.adapters.quorum.event_log.options import QuorumLogOptions
 from rlmm_daemon.adapters.quorum.submitting import Record
 from rlmm_daemon.adapters.quorum.to_leader import ToLeader
 from rlmm_daemon.codec.kraft.record_key import GRANT, NONCE_BYTES, RecordKey, pack_key
-from rlmm_daemon.core.quorum_log.fold import Accepted, LogFold, Outcome, Passed
+from rlmm_daemon.core.quorum_log.fold import AcceptedEvent, LogFold, Outcome, Passed
 from rlmm_daemon.core.quorum_log.fold import Submitter as Submitted
 from rlmm_daemon.domain.errors import (
     InvalidArgument,
@@ -104,7 +104,7 @@ class Submitter:
         """Know what the fold made of a record."""
         if (key.submitter, key.incarnation) != (self._me(), self._incarnation):
             return
-        if isinstance(outcome, Accepted):
+        if isinstance(outcome, AcceptedEvent):
             pending = self._sent.pop(key.serial, None)
             if pending is not None:
                 self._tell(pending, outcome.offset)

@@ -29,7 +29,7 @@ from rlmm_daemon.adapters.storage.local.root import Root
 from rlmm_daemon.adapters.storage.local.tree import Tree
 from rlmm_daemon.domain.errors import ObjectMissing, RlmmError, StorageUnavailable
 from rlmm_daemon.ports.disk_threads import DiskThreads
-from rlmm_daemon.ports.passes import Passes, Stopped
+from rlmm_daemon.ports.passes import Passes, PassStopped
 from rlmm_daemon.ports.storage import (
     ControlObject,
     ObjectInfo,
@@ -349,4 +349,4 @@ async def _ended(future: asyncio.Future[Sequence[StoredObject]]) -> None:
     if future.cancelled():
         return
     error = future.exception()
-    assert error is None or isinstance(error, (Stopped, RlmmError, OSError)), error
+    assert error is None or isinstance(error, (PassStopped, RlmmError, OSError)), error

@@ -19,7 +19,7 @@ from rlmm_daemon.adapters.storage.local.root import (
     open_directory,
 )
 from rlmm_daemon.domain.errors import ChecksumMismatch, StorageFull
-from rlmm_daemon.ports.passes import Passes, Stopped
+from rlmm_daemon.ports.passes import Passes, PassStopped
 from rlmm_daemon.ports.storage import ObjectKind, Progress, ReadSource, Source, StoredObject
 
 #: Names what an attempt stores, beside the files: a key may be longer than one file name.
@@ -131,7 +131,7 @@ class Attempt(msgspec.Struct):
             try:
                 read = elsewhere.checksum()
             except concurrent.futures.CancelledError as error:
-                raise Stopped from error
+                raise PassStopped from error
         if read != copied.written:
             raise ChecksumMismatch("the copy differs from its source")
         return copied.written
@@ -171,7 +171,7 @@ class Attempt(msgspec.Struct):
 
     def _check_stop(self) -> None:
         if self.stop.is_set():
-            raise Stopped
+            raise PassStopped
 
 
 def _begin_write_back(target: int) -> None:

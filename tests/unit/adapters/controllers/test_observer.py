@@ -14,7 +14,7 @@ from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.adapters.quorum.links import Unreachable
 from rlmm_daemon.codec.kraft import checkpoint
 from rlmm_daemon.codec.kraft.cluster_records import Record
-from rlmm_daemon.core.cluster_image.word import Standing
+from rlmm_daemon.core.cluster_image.word import ControllersState
 from rlmm_daemon.core.raft.log_facts import Batch, LogPoint
 from rlmm_daemon.core.raft.messages import (
     Answer,
@@ -113,7 +113,7 @@ async def turned(observer: ControllersObserver, times: int = 8) -> float:
     return pauses[-1]
 
 
-def standing(observer: ControllersObserver) -> Standing:
+def standing(observer: ControllersObserver) -> ControllersState:
     return observer.following.standing
 
 
@@ -127,7 +127,7 @@ async def test_a_snapshot_comes_first_and_then_what_follows_it():
     controllers.high_watermark = 102
     observer = following(controllers)
     assert await turned(observer) == module.POLL_SECONDS
-    assert (standing(observer), topics(observer)) == (Standing.CURRENT, {B})
+    assert (standing(observer), topics(observer)) == (ControllersState.CURRENT, {B})
     assert observer.observed().at == LogPoint(epoch=3, end=102)
     assert controllers.asked[0][0] == SECOND, "who does not lead names who does"
 
@@ -138,7 +138,7 @@ async def test_what_is_not_committed_is_not_taken_in():
     controllers = Controllers(batches=[first, second], high_watermark=101)
     observer = following(controllers)
     await turned(observer)
-    assert (standing(observer), topics(observer)) == (Standing.CURRENT, {A, B})
+    assert (standing(observer), topics(observer)) == (ControllersState.CURRENT, {A, B})
     controllers.high_watermark = 102
     await turned(observer, 1)
     assert topics(observer) == {B}
@@ -147,7 +147,7 @@ async def test_what_is_not_committed_is_not_taken_in():
 async def test_a_leader_that_knows_not_what_is_committed_confirms_nothing():
     observer = following(Controllers(high_watermark=-1))
     await turned(observer)
-    assert standing(observer) is not Standing.CURRENT
+    assert standing(observer) is not ControllersState.CURRENT
     assert await observer.word([A], 0.0, cluster_id="ours") is None
 
 
@@ -173,7 +173,7 @@ async def test_another_leader_is_followed_where_the_old_one_names_it():
     await turned(observer)
     controllers.leader, controllers.epoch = SECOND, 4
     await turned(observer, 3)
-    assert standing(observer) is Standing.CURRENT
+    assert standing(observer) is ControllersState.CURRENT
     assert controllers.asked[-1][0] == SECOND
 
 
@@ -183,20 +183,20 @@ async def test_while_nobody_answers_the_image_is_stale_and_no_word_is_waited_for
     await turned(observer)
     controllers.instead = [Unreachable("nobody listens")]
     await turned(observer, 1)
-    assert standing(observer) is Standing.STALE
+    assert standing(observer) is ControllersState.STALE
     async with asyncio.timeout(1):
         assert await observer.word([A], 0.0, cluster_id="ours") is None
     await turned(observer, 3)
-    assert standing(observer) is Standing.CURRENT
+    assert standing(observer) is ControllersState.CURRENT
 
 
 @pytest.mark.parametrize(
     ("code", "wanted"),
     [
-        (Code.INCONSISTENT_CLUSTER_ID, Standing.OTHER_CLUSTER),
-        (Code.CLUSTER_AUTHORIZATION_FAILED, Standing.UNAUTHORIZED),
-        (Code.UNKNOWN_SERVER_ERROR, Standing.STALE),
-        (Code.UNKNOWN_LEADER_EPOCH, Standing.STALE),
+        (Code.INCONSISTENT_CLUSTER_ID, ControllersState.OTHER_CLUSTER),
+        (Code.CLUSTER_AUTHORIZATION_FAILED, ControllersState.UNAUTHORIZED),
+        (Code.UNKNOWN_SERVER_ERROR, ControllersState.STALE),
+        (Code.UNKNOWN_LEADER_EPOCH, ControllersState.STALE),
     ],
 )
 async def test_whatever_is_refused_ends_its_word(code, wanted):
@@ -206,7 +206,7 @@ async def test_whatever_is_refused_ends_its_word(code, wanted):
     controllers.instead = [FetchAnswer(error=code, epoch=3)]
     pause = await turned(observer, 1)
     assert standing(observer) is wanted
-    assert (pause >= 30) == (wanted is not Standing.STALE)
+    assert (pause >= 30) == (wanted is not ControllersState.STALE)
     assert await observer.word([A], 0.0, cluster_id="ours") is None
 
 
@@ -219,9 +219,9 @@ async def test_a_log_that_is_another_one_is_read_anew():
     cut = FetchAnswer(error=Code.NONE, epoch=3, leader=1, diverging=LogPoint(2, 50))
     controllers.instead = [cut]
     await turned(observer, 1)
-    assert (standing(observer), topics(observer)) == (Standing.LOADING, set())
+    assert (standing(observer), topics(observer)) == (ControllersState.LOADING, set())
     await turned(observer, 3)
-    assert (standing(observer), topics(observer)) == (Standing.CURRENT, {B})
+    assert (standing(observer), topics(observer)) == (ControllersState.CURRENT, {B})
 
 
 async def test_controllers_that_began_anew_at_lower_epochs_are_read_anew():
@@ -233,10 +233,12 @@ async def test_controllers_that_began_anew_at_lower_epochs_are_read_anew():
     ahead = FetchAnswer(error=Code.UNKNOWN_LEADER_EPOCH, epoch=1)
     controllers.instead = [ahead] * (module._AHEAD_MAX - 1)
     await turned(observer, module._AHEAD_MAX - 1)
-    assert (standing(observer), topics(observer)) == (Standing.STALE, {A}), "one may be behind"
+    assert (standing(observer), topics(observer)) == (ControllersState.STALE, {A}), (
+        "one may be behind"
+    )
     controllers.instead = [ahead]
     await turned(observer)
-    assert (standing(observer), topics(observer)) == (Standing.CURRENT, {B})
+    assert (standing(observer), topics(observer)) == (ControllersState.CURRENT, {B})
 
 
 async def test_a_gap_in_the_log_is_no_log():
@@ -244,7 +246,7 @@ async def test_a_gap_in_the_log_is_no_log():
     controllers.high_watermark = 102
     observer = following(controllers)
     await turned(observer, 5)
-    assert standing(observer) is Standing.UNREADABLE
+    assert standing(observer) is ControllersState.UNREADABLE
     assert "offset 101" in (observer.observed().trouble or "")
 
 
@@ -253,7 +255,7 @@ async def test_an_older_epoch_behind_a_newer_one_is_no_log():
     controllers.high_watermark = 101
     observer = following(controllers)
     await turned(observer, 5)
-    assert standing(observer) is Standing.UNREADABLE
+    assert standing(observer) is ControllersState.UNREADABLE
 
 
 async def test_a_record_of_a_newer_version_ends_the_word_and_is_named():
@@ -262,7 +264,7 @@ async def test_a_record_of_a_newer_version_ends_the_word_and_is_named():
     controllers.high_watermark = 101
     observer = following(controllers)
     await turned(observer, 5)
-    assert standing(observer) is Standing.UNREADABLE
+    assert standing(observer) is ControllersState.UNREADABLE
     assert "TOPIC of version 1" in (observer.observed().trouble or "")
 
 
@@ -272,7 +274,7 @@ async def test_a_snapshot_that_is_cut_short_is_none(cut):
     controllers.snapshot = controllers.snapshot[:-cut]
     observer = following(controllers)
     await turned(observer, 4)
-    assert standing(observer) is Standing.UNREADABLE
+    assert standing(observer) is ControllersState.UNREADABLE
     assert observer.following.image is None
 
 
@@ -301,7 +303,7 @@ async def test_pieces_of_another_snapshot_are_thrown_away(changed):
     await turned(observer, 1)
     assert observer.following.image is None
     await turned(observer, 3)
-    assert (standing(observer), topics(observer)) == (Standing.CURRENT, {A})
+    assert (standing(observer), topics(observer)) == (ControllersState.CURRENT, {A})
 
 
 async def test_a_snapshot_that_is_gone_meanwhile_is_asked_for_anew():
@@ -311,7 +313,7 @@ async def test_a_snapshot_that_is_gone_meanwhile_is_asked_for_anew():
     gone = FetchSnapshotAnswer(error=Code.UNKNOWN_SERVER_ERROR, epoch=3)
     controllers.instead = [offered, gone]
     await turned(observer)
-    assert standing(observer) is Standing.CURRENT
+    assert standing(observer) is ControllersState.CURRENT
 
 
 async def test_before_the_brokers_named_their_cluster_nobody_is_asked():
@@ -323,7 +325,7 @@ async def test_before_the_brokers_named_their_cluster_nobody_is_asked():
         (FIRST,), lambda _: controllers, nobody, clock=SystemClock(), rng=random.Random(1)
     )
     await turned(observer, 2)
-    assert (standing(observer), controllers.asked) == (Standing.LOADING, [])
+    assert (standing(observer), controllers.asked) == (ControllersState.LOADING, [])
 
 
 async def test_a_word_is_of_a_fetch_that_was_sent_after_the_question():
@@ -332,7 +334,7 @@ async def test_a_word_is_of_a_fetch_that_was_sent_after_the_question():
     async with asyncio.TaskGroup() as group:
         task = group.create_task(observer.run())
         async with asyncio.timeout(10):
-            while standing(observer) is not Standing.CURRENT:
+            while standing(observer) is not ControllersState.CURRENT:
                 await observer._next_answer()
         controllers.batches = [cluster_log.batch(removed(A), base=100, epoch=3)]
         controllers.high_watermark = 101

@@ -3,7 +3,7 @@
 import pytest
 
 from rlmm_daemon.core.cluster_image.image import Broker, ClusterImage
-from rlmm_daemon.core.cluster_image.word import Following, Standing
+from rlmm_daemon.core.cluster_image.word import ControllersState, Following
 from rlmm_daemon.core.disposal.topic_facts import require_all_asked, weigh
 from rlmm_daemon.core.raft.log_facts import LogPoint
 from rlmm_daemon.domain.errors import StorageUnavailable
@@ -39,7 +39,7 @@ def test_a_word_is_exact_and_dated():
 def test_without_a_snapshot_there_is_no_word():
     following = Following(cluster_id=OURS)
     assert said(following, asked_at=0.0) is None
-    assert following.standing is Standing.LOADING
+    assert following.standing is ControllersState.LOADING
 
 
 @pytest.mark.parametrize("high_watermark", [-1, 11])
@@ -57,7 +57,9 @@ def test_of_another_cluster_there_is_no_word():
     assert said(current(), cluster_id="another") is None
 
 
-@pytest.mark.parametrize("standing", [each for each in Standing if each is not Standing.CURRENT])
+@pytest.mark.parametrize(
+    "standing", [each for each in ControllersState if each is not ControllersState.CURRENT]
+)
 def test_once_a_fetch_was_missed_there_is_no_word(standing):
     following = current()
     following.missed(standing, "why")
@@ -67,13 +69,13 @@ def test_once_a_fetch_was_missed_there_is_no_word(standing):
 
 def test_an_image_that_nobody_confirms_gets_stale_and_comes_back():
     following = current()
-    following.missed(Standing.UNREACHABLE, "nobody listens")
-    assert following.standing is Standing.STALE
+    following.missed(ControllersState.UNREACHABLE, "nobody listens")
+    assert following.standing is ControllersState.STALE
     assert following.reached(imaged(), 9.0, 10)
     assert said(following, asked_at=9.0) is not None
 
 
-@pytest.mark.parametrize("standing", [Standing.OTHER_CLUSTER, Standing.UNREADABLE])
+@pytest.mark.parametrize("standing", [ControllersState.OTHER_CLUSTER, ControllersState.UNREADABLE])
 def test_what_can_not_be_trusted_is_forgotten(standing):
     following = current()
     following.missed(standing, "why")

@@ -16,7 +16,7 @@ from rlmm_daemon.codec.kraft.checkpoint_records import (
 )
 from rlmm_daemon.core.quorum_log import checkpoint
 from rlmm_daemon.core.quorum_log.checkpoint import counters, restored
-from rlmm_daemon.core.quorum_log.fold import Accepted, LogFold, Passed
+from rlmm_daemon.core.quorum_log.fold import AcceptedEvent, LogFold, Passed
 from rlmm_daemon.domain.errors import LogCorrupt
 from tests.unit.core.quorum_log.test_fold import FOUNDED, SOUP, Entry, folded, granted, written
 
@@ -57,7 +57,7 @@ def test_a_serial_is_known_with_its_incarnation() -> None:
     """Without it a replica that begins here would drop the next incarnation's first records."""
     fold, _ = folded([FOUNDED, granted(1, 1), written(1, 1), written(1, 2), granted(1, 2)])
     anew = begun_anew(fold)
-    assert anew.apply(*written(2, 1)) == Accepted(0, 2)
+    assert anew.apply(*written(2, 1)) == AcceptedEvent(0, 2)
     assert begun_anew(anew).apply(*written(2, 1, b"other")) is Passed.CONFLICTING
 
 

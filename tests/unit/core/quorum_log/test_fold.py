@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rlmm_daemon.codec.kraft.record_key import FOUNDING, GRANT, RecordKey, pack_count
 from rlmm_daemon.core.quorum_log import fold as folds
-from rlmm_daemon.core.quorum_log.fold import Accepted, LogFold, Outcome, Passed
+from rlmm_daemon.core.quorum_log.fold import AcceptedEvent, LogFold, Outcome, Passed
 
 #: An epoch, a key and a value.
 Entry: TypeAlias = tuple[int, RecordKey | None, bytes | None]
@@ -92,7 +92,7 @@ def test_each_serial_counts_once_in_its_order_and_of_the_newest_incarnation_alon
             assert key is not None
             incarnations[key.submitter] += 1
             assert key.incarnation == incarnations[key.submitter]
-        elif isinstance(outcome, Accepted):
+        elif isinstance(outcome, AcceptedEvent):
             assert key is not None
             assert key.incarnation == incarnations[key.submitter]
             serials[key.submitter, key.incarnation].append(key.serial)
@@ -117,10 +117,10 @@ def test_what_a_submitter_gave_up_blocks_nothing_of_its_next_incarnation(
         key = entry[1]
         if key is None or key.incarnation < following or key.submitter != 1:
             outcome = fold.apply(*entry)
-            assert key is None or key.submitter != 1 or not isinstance(outcome, Accepted)
+            assert key is None or key.submitter != 1 or not isinstance(outcome, AcceptedEvent)
     end = fold.ends[0]
     said = [fold.apply(*written(following, serial)) for serial in (1, 2, 3)]
-    assert said == [Accepted(0, end), Accepted(0, end + 1), Accepted(0, end + 2)]
+    assert said == [AcceptedEvent(0, end), AcceptedEvent(0, end + 1), AcceptedEvent(0, end + 2)]
 
 
 @given(st.lists(st.integers(1, 5), max_size=12), st.data())
@@ -139,13 +139,15 @@ def test_whoever_repeats_what_is_not_in_its_log_yet_has_it_there_once(
         log += sent[:size]
     log += [written(1, n, each, epoch=99) for n, each in enumerate(values, 1)]
     _, said = folded(log)
-    taken = [entry[2] for entry, one in zip(log, said, strict=True) if isinstance(one, Accepted)]
+    taken = [
+        entry[2] for entry, one in zip(log, said, strict=True) if isinstance(one, AcceptedEvent)
+    ]
     assert taken == values
 
 
 def test_a_repeat_is_told_by_its_bytes() -> None:
     said = outcomes(granted(1, 1), written(1, 1, b"x"), written(1, 1, b"x"), written(1, 1, b"y"))
-    assert said[1:] == [Accepted(0, 0), Passed.REPEATED, Passed.CONFLICTING]
+    assert said[1:] == [AcceptedEvent(0, 0), Passed.REPEATED, Passed.CONFLICTING]
     moved = outcomes(granted(1, 1), written(1, 1, b"x"), written(1, 1, b"x", partition=1))
     assert moved[-1] is Passed.CONFLICTING
     nothing = outcomes(granted(1, 1), written(1, 1, b""), written(1, 1, None))
@@ -159,7 +161,7 @@ def test_one_before_is_awaited_and_one_of_another_incarnation_refused() -> None:
         Passed.GRANTED,
         Passed.OUT_OF_ORDER,
         Passed.FENCED,
-        Accepted(0, 0),
+        AcceptedEvent(0, 0),
     ]
 
 
@@ -175,7 +177,7 @@ def test_one_that_was_restored_from_a_backup_can_not_repeat_an_incarnation() -> 
     before = [granted(1, 1, "then"), written(1, 1, b"then")]
     assert outcomes(*before, granted(1, 1, "now"))[-1] is Passed.FENCED
     assert outcomes(*before, written(1, 1, b"now"))[-1] is Passed.CONFLICTING
-    assert outcomes(*before, granted(1, 2, "now"), written(2, 1, b"now"))[-1] == Accepted(0, 1)
+    assert outcomes(*before, granted(1, 2, "now"), written(2, 1, b"now"))[-1] == AcceptedEvent(0, 1)
 
 
 def test_a_grant_that_is_late_takes_nothing_back() -> None:
@@ -191,7 +193,7 @@ def test_a_grant_that_is_late_takes_nothing_back() -> None:
         Passed.REPEATED,
         Passed.GRANTED,
         Passed.FENCED,
-        Accepted(0, 0),
+        AcceptedEvent(0, 0),
     ]
 
 

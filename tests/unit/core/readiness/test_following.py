@@ -27,8 +27,6 @@ from rlmm_daemon.core.readiness.follower_effects import (
 )
 from rlmm_daemon.core.readiness.follower_inputs import (
     ACCEPT_ALL,
-    Accepted,
-    Answered,
     Broken,
     Checked,
     Compared,
@@ -38,10 +36,12 @@ from rlmm_daemon.core.readiness.follower_inputs import (
     Forgotten,
     Input,
     Judged,
+    LossAccepted,
     Means,
     Moved,
     Obeyed,
     OtherLog,
+    PositionAnswered,
     Rebuild,
     Recheck,
     Refused,
@@ -82,7 +82,7 @@ LOST, LOOPS = FailureReason.HISTORY_LOST, FailureReason.CRASH_LOOP
 INPUTS: dict[type[Input], list[Input]] = {
     Retry: [Retry()],
     Rebuild: [Rebuild()],
-    Accepted: [Accepted()],
+    LossAccepted: [LossAccepted()],
     OtherLog: [OtherLog(ONE), OtherLog(OTHER)],
     Damaged: [Damaged("a table")],
     Recheck: [
@@ -96,8 +96,10 @@ INPUTS: dict[type[Input], list[Input]] = {
         Doubted(evidence=evidence, comparing=comparing)
         for evidence, comparing in product([None, "the marker names another"], BOTH)
     ],
-    Answered: [
-        Answered(position=position, confirmed=confirmed, read=read, missing=missing, means=means)
+    PositionAnswered: [
+        PositionAnswered(
+            position=position, confirmed=confirmed, read=read, missing=missing, means=means
+        )
         for position, confirmed, read, missing, means in product(
             [READ, FURTHER], BOTH, [0, 8], [0, 2], MEANS
         )
@@ -292,7 +294,7 @@ def test_an_order_stands_until_the_task_begins_with_it(kind):
     [
         (Retry(), Ordered(started=True, over=True)),
         (Rebuild(), Ordered(started=True, over=True, rebuild=True)),
-        (Accepted(), Ordered(started=True, over=True)),
+        (LossAccepted(), Ordered(started=True, over=True)),
         (WrittenDown(READ), Ordered(started=True, over=True)),
         (Damaged("a table"), Ordered(started=True, over=True, damage="a table")),
         (OtherLog(ONE), Ordered(started=False, over=False, other_log=ONE)),
@@ -376,10 +378,10 @@ def test_positions_that_are_not_confirmed_are_asked_for_and_then_forgotten():
     both = replace(one, unconfirmed=(READ, EXACT_FURTHER))
     settled, effects = step(both, Refused(FURTHER), 5)
     assert (settled.unconfirmed, effects) == ((), (ForgetPosition(),))
-    answer = Answered(position=FURTHER, confirmed=True, read=9, missing=0, means=NONE)
+    answer = PositionAnswered(position=FURTHER, confirmed=True, read=9, missing=0, means=NONE)
     settled, _ = step(one, answer, 5)
     assert settled.unread == ()
-    accepted, _ = step(one, Accepted(), 5)
+    accepted, _ = step(one, LossAccepted(), 5)
     assert step(accepted, replace(answer, confirmed=False), 5) == (accepted, ())
 
 
@@ -392,7 +394,7 @@ def test_what_a_life_acknowledged_that_did_not_stop_cleanly_no_snapshot_knows_wh
         one = Following(partition=MetadataPartition(4), unconfirmed=unconfirmed)
         one, done = step(one, Refused(READ), 5)
         assert (one.unconfirmed, done) == (left, effects)
-        answer = Answered(position=left[0], confirmed=False, read=0, missing=2, means=NONE)
+        answer = PositionAnswered(position=left[0], confirmed=False, read=0, missing=2, means=NONE)
         one, _ = step(one, answer, 5)
         one, _ = step(step(one, Checked(), 5)[0], Forgotten(NONE), 5)
         assert one.failure is not None, "to have put back what was known is not enough"
@@ -403,7 +405,7 @@ def ahead_of(*positions: Position) -> Following:
     """A follower of which the log confirmed these positions, and which has read nothing yet."""
     one = Following(partition=MetadataPartition(4), unconfirmed=positions)
     for each in positions:
-        answer = Answered(position=each, confirmed=True, read=0, missing=0, means=NONE)
+        answer = PositionAnswered(position=each, confirmed=True, read=0, missing=0, means=NONE)
         one, _ = step(one, answer, 5)
     assert (one.unconfirmed, one.ahead) == ((), positions)
     return step(one, Checked(), 5)[0]
@@ -461,7 +463,7 @@ def test_a_log_that_ends_before_what_it_confirmed_or_overwrote_it_is_asked_again
     assert (one.role.over, one.ahead, effects) == (True, (READ,), ())
     one, _ = step(one, Obeyed(READ), 5)
     assert (one.role, one.unconfirmed, one.ahead) == (Starting(), (READ,), ())
-    lost = Answered(position=READ, confirmed=False, read=7, missing=0, means=NONE)
+    lost = PositionAnswered(position=READ, confirmed=False, read=7, missing=0, means=NONE)
     one, _ = step(one, lost, 5)
     assert one.failure is not None
     assert "offset 7 of epoch 0" in one.failure.evidence
@@ -486,7 +488,7 @@ def test_what_a_damaged_table_kept_from_being_written_down_has_to_be_read_again(
     assert effects == (KeepPosition(READ),)
 
 
-@pytest.mark.parametrize("told", [Accepted(), WrittenDown(READ)])
+@pytest.mark.parametrize("told", [LossAccepted(), WrittenDown(READ)])
 def test_what_is_accepted_or_written_down_was_not_ahead(told):
     one, _ = step(ahead_of(READ), told, 5)
     assert one.unread == ()
@@ -534,7 +536,7 @@ def test_what_comes_late_and_was_confirmed_already_leaves_ready_what_is():
     """The bucket's word of an earlier life: this one's own file said as much, and was asked for."""
     asked = Following(partition=MetadataPartition(4), unconfirmed=(FURTHER,))
     one, _ = step(
-        asked, Answered(position=FURTHER, confirmed=True, read=9, missing=0, means=NONE), 5
+        asked, PositionAnswered(position=FURTHER, confirmed=True, read=9, missing=0, means=NONE), 5
     )
     one = replace(one, role=Ready())
     for at in (FURTHER, Position(3, FURTHER.leader_epoch)):
@@ -545,7 +547,7 @@ def test_what_comes_late_and_was_confirmed_already_leaves_ready_what_is():
         assert isinstance(news.role, Ordered), "news of what may be lost"
     doubted, _ = step(one, Recheck(recorded=(), settled=None, doubted=True), 5)
     assert isinstance(doubted.role, Ordered)
-    for ended in (Moved("cut", None), Moved("made anew", OTHER), Accepted()):
+    for ended in (Moved("cut", None), Moved("made anew", OTHER), LossAccepted()):
         assert not step(one, ended, 5)[0].confirmed, "of this fold alone"
 
 
@@ -660,7 +662,7 @@ def test_objects_are_looked_for_where_the_log_lost_what_nobody_knows(
 )
 def test_objects_are_looked_for_where_the_log_does_not_confirm_a_position(means, missing, command):
     one = Following(partition=MetadataPartition(4), unconfirmed=(READ,))
-    told = Answered(position=READ, confirmed=False, read=0, missing=missing, means=means)
+    told = PositionAnswered(position=READ, confirmed=False, read=0, missing=missing, means=means)
     after, _ = step(one, told, 5)
     assert after.failure is not None
     assert (after.failure.instead, after.unconfirmed) == (command, (READ,))
@@ -672,7 +674,7 @@ def test_another_log_is_doubted_while_nothing_of_ours_says_what_it_lacks():
     doubted, effects = step(one, foreign, 5)
     assert (doubted.doubted, effects) == (True, ())
     assert doubted.failure == Failure(LOST, "the marker names another", 5, instead=ACCEPT_ALL)
-    assert not step(doubted, Accepted(), 5)[0].doubted
+    assert not step(doubted, LossAccepted(), 5)[0].doubted
     for known, told in (
         (one, replace(foreign, comparing=True)),
         (replace(one, accounted=True), foreign),
@@ -736,7 +738,7 @@ def started_over(one: Following, judged: Judged = WHOLE) -> Following:
     one, _ = step(one, Obeyed(at), 6)
     one, _ = step(one, Doubted(evidence=None, comparing=False), 6)
     for position in one.unconfirmed:
-        answer = Answered(
+        answer = PositionAnswered(
             position=position, confirmed=True, read=at.next_offset, missing=0, means=NONE
         )
         one, _ = step(one, answer, 6)
@@ -753,7 +755,7 @@ def obeyed(one: Following) -> Following:
     here = f" {one.partition}"
     told: list[Input]
     if command in (ACCEPT_ALL, f"rlmm partition accept-loss{here}"):
-        told = [Accepted()]
+        told = [LossAccepted()]
     elif command == f"rlmm partition rebuild{here}":
         told = [Rebuild()]
     elif command == f"rlmm log repair{here}":
@@ -797,10 +799,10 @@ def test_an_accepted_loss_of_the_head_is_where_the_log_starts_from_then_on():
     assert one.failure is not None
     assert "starts at 8 now, this daemon stands at 3" in one.failure.evidence
     assert one.failure.instead == ACCEPT
-    accepted, _ = step(one, Accepted(), 5)
+    accepted, _ = step(one, LossAccepted(), 5)
     assert (accepted.accepted_start, accepted.trimmed_to) == (8, None)
     dropped, _ = step(one, Dropped(), 5)
-    accepted, _ = step(dropped, Accepted(), 5)
+    accepted, _ = step(dropped, LossAccepted(), 5)
     assert accepted.accepted_start == 0, "it was another fold's head"
 
 

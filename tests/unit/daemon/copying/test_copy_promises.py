@@ -37,7 +37,7 @@ from rlmm_daemon.domain.segment import SegmentState
 from rlmm_daemon.observability.metrics import Metrics
 from rlmm_daemon.ports import disk_threads, threads
 from rlmm_daemon.ports.disk_threads import DiskThreads
-from rlmm_daemon.ports.passes import Stopped
+from rlmm_daemon.ports.passes import PassStopped
 from rlmm_daemon.ports.storage import UploadInfo
 from tests.contract.storage import Buffer
 from tests.unit.daemon.copying.test_copier import (
@@ -546,12 +546,12 @@ async def test_a_delete_that_is_left_is_counted_as_such(world):
 
 def test_a_thread_that_waits_for_a_reader_that_is_stopped_is_let_go():
     def stopped() -> int:
-        raise Stopped
+        raise PassStopped
 
     log = upload._ReadMeanwhile(Buffer(b"x" * (upload.SHORT_BYTES + 1)), stopped)
     with ThreadPoolExecutor(1) as waiting:
         waits = waiting.submit(log.checksum)
-        with pytest.raises(Stopped):
+        with pytest.raises(PassStopped):
             log.read()
         with pytest.raises(CancelledError):
             waits.result(30)

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from rlmm_daemon.codec import records
 from rlmm_daemon.daemon.operator import recovering
-from rlmm_daemon.daemon.operator.recovering import Candidate, Recovery, RecoveryOptions
+from rlmm_daemon.daemon.operator.recovering import MaybeFinished, Recovery, RecoveryOptions
 from rlmm_daemon.domain.ids import BrokerId
 from rlmm_daemon.domain.segment import CustomMetadata, SegmentMetadata
 from tests.unit.daemon.events import started
@@ -40,7 +40,7 @@ async def test_what_was_lacking_and_is_missing_once_more_is_looked_for_first(mon
     monkeypatch.setattr(recovering, "SEGMENTS_MAX", 1)
     follower: Any = SimpleNamespace(partition=1)
     first, second = (
-        Candidate(segment=cast("SegmentMetadata", records.decode(started(n, 0, 9))), state=None)
+        MaybeFinished(segment=cast("SegmentMetadata", records.decode(started(n, 0, 9))), state=None)
         for n in (1, 2)
     )
     recovery = Looking()
@@ -54,7 +54,9 @@ async def test_what_is_whole_is_found_behind_more_than_one_order_looks_for(monke
     monkeypatch.setattr(recovering, "SEGMENTS_MAX", 2)
     follower: Any = SimpleNamespace(partition=1)
     begun = [records.decode(started(n, 10 * n, 10 * n + 9)) for n in range(5)]
-    candidates = [Candidate(segment=cast("SegmentMetadata", each), state=None) for each in begun]
+    candidates = [
+        MaybeFinished(segment=cast("SegmentMetadata", each), state=None) for each in begun
+    ]
     recovery = Looking()
     looks = [await recovery.look(follower, candidates) for _ in range(4)]
     assert [look.left for look in looks] == [3, 1, 0, 0]

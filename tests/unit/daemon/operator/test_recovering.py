@@ -23,7 +23,7 @@ from rlmm_daemon.daemon.bucket.bucket import Bucket
 from rlmm_daemon.daemon.bucket.live_marker import BucketIdentity
 from rlmm_daemon.daemon.operator import recovering, risen
 from rlmm_daemon.daemon.operator.recovering import (
-    Candidate,
+    MaybeFinished,
     Recovery,
     RecoveryOptions,
     applied,
@@ -430,7 +430,7 @@ async def test_a_look_waits_until_the_marker_was_read(world):
     options = RecoveryOptions(broker_id=US, started_at_ms=START, patience_ms=PATIENCE)
     recovery = Recovery(world.follower, late, options, is_running=lambda _: False)
     await world.store(finished(1))
-    candidates = [Candidate(segment=finished(1), state=None)]
+    candidates = [MaybeFinished(segment=finished(1), state=None)]
     async with asyncio.TaskGroup() as tasks:
         looking = tasks.create_task(recovery.look(world.follower, candidates))
         for _ in range(10):
@@ -446,7 +446,7 @@ async def test_a_look_right_after_a_start_takes_no_other_clusters_bucket_for_our
     options = RecoveryOptions(broker_id=US, started_at_ms=START, patience_ms=PATIENCE)
     recovery = Recovery(world.follower, late, options, is_running=lambda _: False)
     await world.store(finished(1))
-    candidates = [Candidate(segment=finished(1), state=None)]
+    candidates = [MaybeFinished(segment=finished(1), state=None)]
 
     async def look() -> None:
         with pytest.raises(StorageUnavailable, match="belongs to cluster 'c1'"):
@@ -474,10 +474,10 @@ async def test_a_segment_is_looked_for_once_though_it_is_missing_and_begun(world
 async def test_a_segment_that_somebody_ended_meanwhile_is_not_finished_again(world):
     segment = begun(1)
     world.follower.apply(records.encode(segment), updated(1, S.DELETE_SEGMENT_STARTED))
-    ended = Candidate(segment=segment, state=S.COPY_SEGMENT_STARTED)
+    ended = MaybeFinished(segment=segment, state=S.COPY_SEGMENT_STARTED)
     assert await world.recovery.put_back(world.follower, [(ended, facts_of(segment))]) == 0
     assert world.follower.appended == []
-    other = Candidate(segment=begun(2), state=None)
+    other = MaybeFinished(segment=begun(2), state=None)
     both = [(ended, facts_of(segment)), (other, facts_of(begun(2)))]
     assert await world.recovery.put_back(world.follower, both) == 2
     assert world.follower.state_of(2) is S.COPY_SEGMENT_FINISHED, "though the first was ended"
@@ -754,7 +754,7 @@ async def test_what_was_put_back_is_answered_once_it_is_applied(world):
         return int(follower.fold.position)
 
     follower.append = append
-    candidate = Candidate(segment=segment, state=S.COPY_SEGMENT_STARTED)
+    candidate = MaybeFinished(segment=segment, state=S.COPY_SEGMENT_STARTED)
     async with asyncio.TaskGroup() as tasks:
         putting = tasks.create_task(
             world.recovery.put_back(follower, [(candidate, facts_of(segment))])

@@ -15,14 +15,14 @@ from rlmm_daemon.ports.storage import Traffic
 from rlmm_daemon.reconcile.act import deletions
 from rlmm_daemon.reconcile.act.deletions import PAUSE_SECONDS, Done, Executor
 from rlmm_daemon.reconcile.act.lease import LeaseHeld
-from rlmm_daemon.reconcile.act.quarantine import Entry, Manifest
+from rlmm_daemon.reconcile.act.quarantine import CondemnedObject, Manifest
 from rlmm_daemon.reconcile.read import late_events, listing
 
 SAFETY = Safety(batch_objects=2, deletes_per_second_max=1_000, throttled_share_max=0.6)
 
 
-def entry(number: int, **more: Any) -> Entry:
-    return Entry(
+def entry(number: int, **more: Any) -> CondemnedObject:
+    return CondemnedObject(
         key=f"k{number}", size=10**number, etag="e", modified_ms=number, kind="orphan", **more
     )
 
@@ -229,7 +229,7 @@ def test_an_object_is_another_one_by_tag_or_second(
 ) -> None:
     found = SimpleNamespace(etag=etag, modified_ms=modified_ms)
     monkeypatch.setattr(listing, "look_up", lambda *_: found)
-    one = Entry(key="k", size=1, etag="e", modified_ms=5_123, kind="orphan")
+    one = CondemnedObject(key="k", size=1, etag="e", modified_ms=5_123, kind="orphan")
     config = cast("Any", None)
     assert bool(deletions.what_changed(config, one)) is changed
     listed = Manifest(run="r", fence=1, created_ms=0, entries=(one,))

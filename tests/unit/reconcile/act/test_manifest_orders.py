@@ -6,10 +6,10 @@ from msgspec.structs import replace
 
 from rlmm_daemon.domain.errors import InvalidArgument
 from rlmm_daemon.reconcile.act import manifest_orders
-from rlmm_daemon.reconcile.act.quarantine import Manifest, Word
+from rlmm_daemon.reconcile.act.quarantine import Manifest, ManifestWord
 
 LISTED = Manifest(run="run", fence=1, created_ms=1, entries=())
-FIRST, SECOND = Word(by="ada", at_ms=1), Word(by="bob", at_ms=2)
+FIRST, SECOND = ManifestWord(by="ada", at_ms=1), ManifestWord(by="bob", at_ms=2)
 
 
 def test_whoever_holds_it_back_first_is_named_until_it_is_released():

@@ -24,7 +24,7 @@ from rlmm_daemon.core.disposal.findings import Ages, Present, Recorded, judge
 from rlmm_daemon.core.disposal.history import Told, last_word
 from rlmm_daemon.domain.segment import SegmentState as S
 from rlmm_daemon.reconcile.act import quarantine
-from rlmm_daemon.reconcile.act.quarantine import Entry, Manifest
+from rlmm_daemon.reconcile.act.quarantine import CondemnedObject, Manifest
 
 LOG = ".log"
 DAY = 86_400_000
@@ -267,8 +267,8 @@ def plan_of(
     return tuple(names[one] for one in made.delete), tuple(names[one] for one in made.quarantine)
 
 
-def entry(at: int, version: int) -> Entry:
-    return Entry(
+def entry(at: int, version: int) -> CondemnedObject:
+    return CondemnedObject(
         key=f"{at}", size=1, etag=f"{version}", modified_ms=version * 1_000, kind="orphan_object"
     )
 

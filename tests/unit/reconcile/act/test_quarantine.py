@@ -15,7 +15,13 @@ from rlmm_daemon.ports.storage import ControlObject
 from rlmm_daemon.reconcile import control, storage_time
 from rlmm_daemon.reconcile.act import lease, quarantine
 from rlmm_daemon.reconcile.act.lease import LEASE_KEY, Holder, Lease, LeaseHeld
-from rlmm_daemon.reconcile.act.quarantine import Entry, Manifest, Totals, Word, plan
+from rlmm_daemon.reconcile.act.quarantine import (
+    CondemnedObject,
+    Manifest,
+    ManifestWord,
+    Totals,
+    plan,
+)
 from rlmm_daemon.reconcile.errors import Refused
 from tests.support.manifests import write_manifests
 from tests.support.memory_storage import MemoryStorage
@@ -23,15 +29,19 @@ from tests.support.memory_storage import MemoryStorage
 HOUR = 3_600_000
 NOW = 1_700_000_000_000
 SAFETY = Safety()
-WORD = Word(by="me@here", at_ms=NOW, reason="seen")
+WORD = ManifestWord(by="me@here", at_ms=NOW, reason="seen")
 MANY = Totals(objects=1_000_000, bytes=10**12)
 
 
-def entry(number: int = 0) -> Entry:
-    return Entry(key=f"k{number}", size=10, etag="e", modified_ms=number, kind="orphan_object")
+def entry(number: int = 0) -> CondemnedObject:
+    return CondemnedObject(
+        key=f"k{number}", size=10, etag="e", modified_ms=number, kind="orphan_object"
+    )
 
 
-def manifest(*entries: Entry, age_hours: int = 169, restored: bool = False) -> dict[str, Manifest]:
+def manifest(
+    *entries: CondemnedObject, age_hours: int = 169, restored: bool = False
+) -> dict[str, Manifest]:
     made = Manifest(
         run="r", fence=1, created_ms=NOW - age_hours * HOUR, entries=entries, restored=restored
     )
@@ -122,7 +132,7 @@ def test_what_waits_is_told_from_what_is_due() -> None:
 def test_what_an_operator_spared_is_spared_in_a_bucket_that_was_rewritten(word) -> None:
     """A copy of the bucket, or another key of encryption: other times, maybe other ETags."""
     spared, other = entry(1), entry(2)
-    words = {"restored": True} if word == "restored" else {"held": Word(by="x", at_ms=1)}
+    words = {"restored": True} if word == "restored" else {"held": ManifestWord(by="x", at_ms=1)}
     manifests = {
         "a": msgspec.structs.replace(manifest(spared)["r-001.json"], **words),
         "b": manifest(other)["r-001.json"],
@@ -216,7 +226,7 @@ async def test_manifests_are_written_read_and_restored() -> None:
 
 
 def test_a_manifest_of_the_longest_names_is_one_that_can_be_read_again() -> None:
-    longest = Entry(
+    longest = CondemnedObject(
         key='"' * 1_024, size=10**15, etag="e" * 64, modified_ms=NOW, kind="deleted_but_present",
         topic_id="t" * 22, partition=2**31 - 1, segment_id="s" * 22, upload_id="u" * 1_024,
     )  # fmt: skip

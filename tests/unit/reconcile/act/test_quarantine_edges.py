@@ -113,7 +113,7 @@ def test_a_finding_becomes_an_entry_with_all_that_names_its_object(etag: str | N
         "key": "k", "bytes": 7, "etag": etag, "modified_ms": 9, "kind": "orphan_object",
         "topic_id": "t", "partition": 3, "segment_id": "s", "upload_id": "u",
     }  # fmt: skip
-    assert quarantine.entry_of(row) == quarantine.Entry(
+    assert quarantine.entry_of(row) == quarantine.CondemnedObject(
         key="k", size=7, etag=etag or "", modified_ms=9, kind="orphan_object",
         topic_id="t", partition=3, segment_id="s", upload_id="u",
     )  # fmt: skip

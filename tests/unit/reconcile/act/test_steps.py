@@ -11,7 +11,7 @@ import pytest
 from rlmm_daemon.config import parse
 from rlmm_daemon.config.reconcile import Safety
 from rlmm_daemon.reconcile.act import deletions, steps
-from rlmm_daemon.reconcile.act.quarantine import Entry, Manifest, Plan, Word
+from rlmm_daemon.reconcile.act.quarantine import CondemnedObject, Manifest, ManifestWord, NightPlan
 from rlmm_daemon.reconcile.act.steps import Actor
 from rlmm_daemon.reconcile.errors import Refused
 from rlmm_daemon.reconcile.report.summary import Night
@@ -23,13 +23,13 @@ NOW = 1_700_000_000_000
 SAFETY = Safety(quarantine_hours=168, objects_max=7)
 
 
-def entry(number: int, size: int = 10) -> Entry:
-    return Entry(
+def entry(number: int, size: int = 10) -> CondemnedObject:
+    return CondemnedObject(
         key=f"k{number}", size=size, etag="e", modified_ms=number, kind="orphan_object"
     )  # fmt: skip
 
 
-def manifest(*entries: Entry, age_hours: int = 169, **more: Any) -> Manifest:
+def manifest(*entries: CondemnedObject, age_hours: int = 169, **more: Any) -> Manifest:
     return Manifest(run="r", fence=1, created_ms=NOW - age_hours * HOUR, entries=entries, **more)
 
 
@@ -37,7 +37,7 @@ class Frames:
     """In place of Spark's frames: what they would yield, and what they were asked for."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.condemned: list[Entry] = []
+        self.condemned: list[CondemnedObject] = []
         self.beyond = 0
         self.there: set[Any] = set()
         self.asked: list[tuple[Any, ...]] = []
@@ -71,11 +71,11 @@ class Desk:
             ends={},
         )
         self.carried_out: list[tuple[Any, Any]] = []
-        self.result = Plan(delete=(), quarantine=(), left=5)
+        self.result = NightPlan(delete=(), quarantine=(), left=5)
         self.refusal: Refused | None = None
         desk = self
 
-        async def carry_out(_: Actor, condemned: Any, settled: Any = ()) -> Plan:
+        async def carry_out(_: Actor, condemned: Any, settled: Any = ()) -> NightPlan:
             desk.carried_out.append((condemned, settled))
             if desk.refusal is not None:
                 raise desk.refusal
@@ -117,7 +117,7 @@ def test_each_thing_to_do_is_done_under_the_lease(desk: Desk, what: str) -> None
 
 
 def test_what_waits_and_what_is_spared_is_told_to_whoever_takes_the_oldest(desk: Desk) -> None:
-    word = Word(by="me", at_ms=NOW)
+    word = ManifestWord(by="me", at_ms=NOW)
     manifests = {"due": manifest(entry(1)), "held": manifest(entry(2), held=word)}
     known = {entry(1).identity: True, entry(2).identity: False}
     told = ("found", known, {entry(2).name: "its manifest is held back"}, 2 * SAFETY.objects_max)

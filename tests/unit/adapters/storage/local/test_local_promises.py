@@ -16,7 +16,7 @@ from rlmm_daemon.adapters.storage.local.copying import Attempt
 from rlmm_daemon.adapters.storage.local.root import Root
 from rlmm_daemon.adapters.storage.local.tree import Tree
 from rlmm_daemon.domain.errors import ChecksumMismatch, StorageUnavailable
-from rlmm_daemon.ports.passes import Stopped
+from rlmm_daemon.ports.passes import PassStopped
 from rlmm_daemon.ports.storage import ObjectKind, Progress
 from tests.contract.storage import Buffer, keys, segment, uploads
 from tests.unit.adapters.storage.local.test_storage import ReadMeanwhile, put, source, storage
@@ -58,7 +58,7 @@ async def test_a_copy_that_is_stopped_once_all_is_stored_shows_nothing(
         return stored
 
     monkeypatch.setattr(Attempt, "_store", stopped)
-    with pytest.raises(Stopped):
+    with pytest.raises(PassStopped):
         await storage.put_segment(segment(), progress=Progress())
     assert await keys(storage) == set()
     assert (await uploads(storage), attempts(tmp_path)) == ([], [])
@@ -66,7 +66,7 @@ async def test_a_copy_that_is_stopped_once_all_is_stored_shows_nothing(
 
 async def test_a_copy_whose_reader_was_stopped_is_stopped_itself(storage: LocalStorage) -> None:
     stopped = ReadMeanwhile(b"x" * 1000, concurrent.futures.CancelledError())
-    with pytest.raises(Stopped):
+    with pytest.raises(PassStopped):
         await storage.put_segment([(ObjectKind.LOG, "d/a.log", stopped)], progress=Progress())
     assert await keys(storage) == set()
 
