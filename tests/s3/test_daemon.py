@@ -86,7 +86,7 @@ def test_a_bucket_that_takes_no_writes_keeps_the_doubt_of_another_daemon_and_say
     it.serves(0)
 
 
-def test_another_daemons_absurd_presence_file_ends_no_daemon(it, tier):
+def test_another_daemons_absurd_presence_file_ends_no_daemon_and_answers_wait_for_its_end(it, tier):
     it.stock()
     assert it.daemon.stop() == 0
     own = tier.admin.get_object(Bucket=tier.bucket, Key="_rlmm/daemons/1.json")["Body"].read()
@@ -95,9 +95,13 @@ def test_another_daemons_absurd_presence_file_ends_no_daemon(it, tier):
         Bucket=tier.bucket, Key="_rlmm/daemons/9.json", Body=json.dumps(other).encode()
     )
     it.start()
+    eventually(lambda: it.row(0)["failure"], lambda failure: failure is not None)
+    assert it.row(0)["failure"]["reason"] == "presence_unread"
+    assert it.lines("a presence file is not read")
+    tier.admin.delete_object(Bucket=tier.bucket, Key="_rlmm/daemons/9.json")
+    eventually(lambda: it.row(0)["state"], lambda state: state == "ready")
     it.copy_new(0)
     it.serves(1)
-    assert it.lines("a presence file is not read")
 
 
 def test_what_is_copied_is_served_and_counted(it, tier):

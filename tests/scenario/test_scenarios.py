@@ -66,7 +66,8 @@ ELSEWHERE = {
     "integration/test_bad_days.py": {"storage_trouble", "log_takes_no_writes"},
     "integration/test_two_daemons.py": {"other_daemon"},
     "integration/test_pause.py": {"copies_paused"},
-    "unit/daemon/metadata/test_pauses.py": {"pauses_unknown"},
+    "integration/test_restored_state.py": {"presence_unread"},
+    "unit/daemon/metadata/test_pauses.py": {"pause_forgotten", "pauses_unknown"},
     "fault_day/faults.py": {"storage_slow"},
     "unit/daemon/following/test_unusable_files.py": {"file_unusable"},
     "unit/daemon/metadata/test_previous_state.py": {

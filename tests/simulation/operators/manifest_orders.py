@@ -85,7 +85,7 @@ def _quarantined(person: "Person", name: str) -> Any:
 
 
 def _word() -> Any:
-    return job.quarantine.Word(by="somebody", at_ms=0)
+    return job.quarantine.ManifestWord(by="somebody", at_ms=0)
 
 
 async def _looked_at(name: str) -> Any:

@@ -387,7 +387,7 @@ class Night:
         )
 
     def _entry(self, name: SegmentName, judged: Any, row: ObjectInfo) -> Any:
-        return job.quarantine.Entry(
+        return job.quarantine.CondemnedObject(
             key=row.key,
             size=row.size,
             etag=row.etag,

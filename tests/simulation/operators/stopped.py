@@ -30,7 +30,7 @@ RESTORE_SHARE: Final = 0.5
 
 
 class _Path:
-    """What `known_to` needs of `pathlib.Path`, over the simulated disk."""
+    """What `log restore` needs of `pathlib.Path`, over the simulated disk."""
 
     def __init__(self, platter: Platter, name: str) -> None:
         self._platter, self._full = platter, name
@@ -41,6 +41,9 @@ class _Path:
 
     def is_dir(self) -> bool:
         return self._full in self._platter.directories
+
+    def exists(self) -> bool:
+        return self.is_dir() or self._full in self._platter.names
 
     def iterdir(self) -> Iterator["_Path"]:
         begin = f"{self._full}/"
@@ -68,7 +71,7 @@ async def _restore(life: Life, world: World) -> Any:
     with (
         mock.patch.object(adapters, "event_log_of", judged),
         mock.patch.object(log_restoring, "Path", lambda name: _Path(platter, name)),
-        mock.patch.object(log_contents, "Path", lambda name: _Path(platter, name)),
+        mock.patch.object(log_contents, "Path", lambda *parts: _Path(platter, "/".join(parts))),
     ):
         known = log_restoring.known_to([SNAPSHOTS])
         return await log_restoring._run(offline.config(), known, LOG_DIRECTORY, execute=True)

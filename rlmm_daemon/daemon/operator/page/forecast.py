@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+from rlmm_daemon.daemon.base.bounded import Bounded
 from rlmm_daemon.daemon.operator.forecasting import Forecasts
 from rlmm_daemon.daemon.operator.http_get import Page, Query
 from rlmm_daemon.daemon.operator.page.answer import json_page
@@ -26,7 +27,7 @@ class ForecastAnswers:
 
     def __init__(self, forecasts: Forecasts, topics: Topics, clock: Clock) -> None:
         self._forecasts, self._topics, self._clock = forecasts, topics, clock
-        self._kept = dict[str, tuple[float, dict[str, Any]]]()
+        self._kept: Bounded[str, tuple[float, dict[str, Any]]] = Bounded(KEPT_MAX)
         self._walks = False
 
     def paths(self) -> dict[str, Callable[[Query], Awaitable[Page]]]:
@@ -59,8 +60,5 @@ class ForecastAnswers:
             return json_page({"why": error.message}, 503)
         finally:
             self._walks = False
-        while len(self._kept) >= KEPT_MAX:
-            del self._kept[next(iter(self._kept))]
-        self._kept.pop(wanted, None)
         self._kept[wanted] = self._clock.monotonic(), answer
         return json_page(answer)

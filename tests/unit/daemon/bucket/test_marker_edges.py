@@ -72,12 +72,9 @@ async def test_where_there_is_no_marker_no_log_is_named_and_nothing_held(shared)
     assert MARKER_KEY not in shared.objects
 
 
-@pytest.mark.parametrize("opened", [False, True])
-async def test_who_waited_for_two_looks_that_failed_looks_for_himself(shared, *, opened: bool):
-    await bucket(shared).open(IDENTITY)
+async def test_who_waited_for_two_looks_that_failed_looks_for_himself(shared):
     one = bucket(shared)
-    if opened:
-        await one.open(IDENTITY)
+    await one.open(IDENTITY)
     get_control, asked = one.storage.get_control, 0
 
     async def twice_away(key: str) -> Any:
@@ -108,8 +105,9 @@ async def test_what_is_wrong_is_said_with_the_place_once(shared):
         await one.confirm()
     assert refused.value.message.count(MARKER_KEY) == 1
     assert f"bucket marker {MARKER_KEY} in the-bucket: " in refused.value.message
-    await bucket(shared).storage.overwrite_control(MARKER_KEY, b"{")
-    nameless = bucket(shared)
+    nameless = bucket(MemoryBucket())
+    await nameless.open(IDENTITY)
+    await nameless.storage.overwrite_control(MARKER_KEY, b"{")
     with pytest.raises(StorageUnavailable, match=f"^bucket marker {MARKER_KEY}: "):
         await nameless.confirm()
 
