@@ -95,7 +95,7 @@ def test_another_daemons_absurd_presence_file_ends_no_daemon_and_answers_wait_fo
         Bucket=tier.bucket, Key="_rlmm/daemons/9.json", Body=json.dumps(other).encode()
     )
     it.start()
-    eventually(lambda: it.row(0)["failure"], lambda failure: failure is not None)
+    eventually(lambda: it.row(0).get("failure"), lambda failure: failure is not None)
     assert it.row(0)["failure"]["reason"] == "presence_unread"
     assert it.lines("a presence file is not read")
     tier.admin.delete_object(Bucket=tier.bucket, Key="_rlmm/daemons/9.json")
