@@ -309,7 +309,8 @@ class Bucket(LiveMarker):
         history = LogHistory() if self._past is None else await self._past.history()
         if (why := why_not_made(history)) is not None:
             raise self._refuse(MarkerReason.NONE, f"there is none, and {why}")
-        if kept is not None and self.storage.local_path(MARKER_KEY) is not None:
+        seen = kept is not None and kept.layouts  # without any, an accepted loss alone left it
+        if seen and self.storage.local_path(MARKER_KEY) is not None:
             # What is copied into an empty mount point is hidden once the mount is back.
             raise self._refuse(
                 MarkerReason.NONE, "there is none, and this daemon has seen one: is it mounted?"

@@ -1,5 +1,6 @@
 """What the bucket says of the log: its marker, our presence file, accepted losses."""
 
+import asyncio
 import random
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
@@ -451,6 +452,27 @@ async def test_a_loss_that_was_accepted_without_a_marker_is_held_though_the_daem
         await acceptance.end_holds(again, None, cluster_id="c1")
         later = Bucket(storage, layout=Layout(), rng=random.Random(4))
         assert not (await later.open(identity(), Past(state))).held, "it is put in once"
+    finally:
+        await state.close()
+        disk.close()
+
+
+async def test_a_loss_that_was_accepted_before_any_marker_is_no_word_of_one_that_was_seen(
+    storage, tmp_path, monkeypatch
+):
+    """Log and directory are new: nothing is to come back under this one's name."""
+    monkeypatch.setattr(storage, "local_path", lambda key: str(tmp_path / key))
+    disk = LocalDisk()
+    state = StateDirectory(disk, str(tmp_path / "state"))
+    try:
+        await state.open()
+        first = Bucket(storage, layout=Layout(), rng=random.Random(1))
+        await recorded(storage, first, state=state).accept_loss(None, named(OTHER), {})
+        again = Bucket(storage, layout=Layout(), rng=random.Random(2))
+        async with asyncio.timeout(10):
+            made = await again.open(identity(), Past(state))
+        assert [hold.metadata_partition for hold in made.held] == [None]
+        assert [row.number for row in made.layouts] == [1]
     finally:
         await state.close()
         disk.close()
