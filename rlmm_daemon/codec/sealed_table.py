@@ -143,6 +143,14 @@ class SealedTable:
             return None
         return SealedEpoch(self, self._view, self._table_at + self._epoch_places[at])
 
+    def newest_highest(self) -> int | None:
+        """Return the highest offset of the newest epoch that has one."""
+        for number in reversed(self.epoch_numbers):
+            epoch = self.epoch(number)
+            if epoch is not None and epoch.highest is not None:
+                return epoch.highest
+        return None
+
 
 class SealedEpoch:
     """One epoch's columns; what each holds: `snapshot_table.EpochTable`."""

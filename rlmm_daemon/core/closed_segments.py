@@ -1,6 +1,6 @@
 """Closed segments of a broker's own log, and those of them that the tier does not have yet."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -22,14 +22,6 @@ def closed(files: Collection[tuple[int, int]]) -> list[ClosedSegment]:
         ClosedSegment(start, after - 1, size)
         for (start, size), after in zip(ascending, following, strict=False)
     ]
-
-
-def tiered_to(highest_offsets: Mapping[int, int]) -> int:
-    """Return the last offset that was finished, in the newest leader epoch that has any; -1: none.
-
-    An older epoch may have a higher one, of a tail that was cut off when leaders changed.
-    """
-    return highest_offsets[max(highest_offsets)] if highest_offsets else -1
 
 
 def waiting(segments: Sequence[ClosedSegment], tiered: int) -> list[ClosedSegment]:

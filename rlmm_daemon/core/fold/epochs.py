@@ -125,6 +125,11 @@ class Epochs:
                 del self.highests[epoch]
         return found
 
+    def newest_highest(self) -> int | None:
+        """Return the highest offset of the newest epoch that has one; looks at no older ones."""
+        found = map(self.highest, reversed(self.numbers()))
+        return next((offset for offset in found if offset is not None), None)
+
     def set_highest(self, epoch: int, offset: int) -> None:
         """Note that `offset` is the highest now."""
         self.highests[epoch] = offset

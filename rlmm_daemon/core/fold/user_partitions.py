@@ -202,6 +202,20 @@ class UserPartitions:
         found = self._all.get(partition)
         return self.wake(found) if isinstance(found, Sleeping) else found
 
+    def newest_highest(self, partition: Partition) -> int | None:
+        """Return the highest offset of a user partition's newest epoch that has one.
+
+        What sleeps is woken only if events were put aside, which may have raised it.
+
+        Raises:
+            NotReady: its table is damaged; the log will be replayed.
+        """
+        found = self._all.get(partition)
+        if isinstance(found, Sleeping) and not found.aside_events:
+            return self._table(found).newest_highest()
+        cache = self.get(partition)
+        return None if cache is None else cache.epochs.newest_highest()
+
     def items(self) -> Iterator[tuple[Partition, PartitionCache]]:
         """Yield all, each awake."""
         for partition in list(self._all):
@@ -249,17 +263,7 @@ class UserPartitions:
         Raises:
             NotReady: its table is damaged; the log will be replayed.
         """
-        image = sleeping.image
-        try:
-            if image.damage is not None:
-                raise Malformed(image.damage)
-            cache = PartitionCache(sleeping.partition, image.table(sleeping.number))
-        except (CorruptError, Malformed) as error:
-            self.damaged(image, error.message)
-            raise NotReady(
-                f"the snapshot is damaged ({error.message}); the log is replayed",
-                state="replaying",
-            ) from error
+        cache = PartitionCache(sleeping.partition, self._table(sleeping))
         if sleeping.late_writers:
             cache.late_writers = sleeping.late_writers
         self.add(cache)
@@ -267,6 +271,20 @@ class UserPartitions:
         for offset, value in sleeping.aside():
             self._apply_aside(cache, offset, value)
         return cache
+
+    def _table(self, sleeping: Sleeping) -> SealedTable:
+        """Return the table of what sleeps; raises as `wake` says."""
+        image = sleeping.image
+        try:
+            if image.damage is not None:
+                raise Malformed(image.damage)
+            return image.table(sleeping.number)
+        except (CorruptError, Malformed) as error:
+            self.damaged(image, error.message)
+            raise NotReady(
+                f"the snapshot is damaged ({error.message}); the log is replayed",
+                state="replaying",
+            ) from error
 
     def _apply_aside(self, cache: PartitionCache, offset: int, value: bytes) -> None:
         apply = self._fold_applies()

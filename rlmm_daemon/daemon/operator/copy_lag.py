@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from rlmm_daemon.core.closed_segments import ClosedSegment, closed, tiered_to, waiting
+from rlmm_daemon.core.closed_segments import ClosedSegment, closed, waiting
 from rlmm_daemon.core.fold.user_partitions import Sleeping
 from rlmm_daemon.core.readiness.states import PartitionState
 from rlmm_daemon.daemon.metadata.manager import Manager
@@ -102,7 +102,7 @@ class CopyLag:
             some = led[at : at + _AT_ONCE]
             found = await self._manager.state.disk.compute(partial(self._listed, some))
             for partition, segments in zip(some, found, strict=True):
-                left = None if segments is None else self._waiting(partition, segments)
+                left = None if segments is None else await self._waiting(partition, segments)
                 if left is None:
                     untold += 1
                     continue
@@ -125,11 +125,12 @@ class CopyLag:
                     return closed([(int(of[1]), each.stat().st_size) for each, of in logs if of])
         return None
 
-    def _waiting(
+    async def _waiting(
         self, partition: TopicIdPartition, segments: Sequence[ClosedSegment]
     ) -> list[ClosedSegment] | None:
         left = waiting(segments, self._tiered.get(partition, -1))
-        if left:  # else nobody has to be asked, and nothing wakes
+        if left:  # else nobody has to be asked
+            await self._manager.turns.wait()  # a table may be read through for it
             tiered = self._tiered_to(partition)
             if tiered is None:
                 return None
@@ -138,7 +139,11 @@ class CopyLag:
         return left
 
     def _tiered_to(self, partition: TopicIdPartition) -> int | None:
-        """Return the last offset that is finished; None: nobody can tell now."""
+        """Return the last offset that is finished, -1 for none; None: nobody can tell now.
+
+        In the newest leader epoch that has any: an older one may have a higher offset, of a tail
+        that was cut off when leaders changed.
+        """
         fleet = self._manager.fleet
         number = None if fleet.follow_set is None else fleet.follow_set.of(partition)
         follower = None if number is None else fleet.followers.get(number)
@@ -149,10 +154,10 @@ class CopyLag:
         if isinstance(resting, Sleeping) and resting.is_long_unread:
             return None  # whoever asks for it by name reads it in turns
         try:
-            cache = partitions.get(partition)
+            highest = partitions.newest_highest(partition)
         except NotReady:
             return None
-        return tiered_to({} if cache is None else cache.highest_offsets)
+        return -1 if highest is None else highest
 
     def _add(
         self,

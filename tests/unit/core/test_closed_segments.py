@@ -1,16 +1,11 @@
 """What a broker closed and the tier does not have, by offsets alone."""
 
-from rlmm_daemon.core.closed_segments import ClosedSegment, closed, tiered_to, waiting
+from rlmm_daemon.core.closed_segments import ClosedSegment, closed, waiting
 
 
 def test_all_but_the_newest_file_are_closed_and_end_where_the_next_begins():
     assert closed([(20, 3), (0, 7), (10, 5)]) == [ClosedSegment(0, 9, 7), ClosedSegment(10, 19, 5)]
     assert closed([(0, 7)]) == closed([]) == []
-
-
-def test_the_newest_epoch_says_how_far_is_tiered_though_an_older_ones_tail_was_cut_off():
-    assert tiered_to({3: 900, 5: 400}) == 400
-    assert tiered_to({}) == -1
 
 
 def test_what_ends_beyond_that_waits():

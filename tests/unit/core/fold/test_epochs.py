@@ -164,3 +164,13 @@ def test_a_history_that_is_put_into_its_epochs_later_is_as_one_that_is_at_once(s
         assert isinstance(one, PartitionCache)
         assert one.changes == other.changes
         assert one.epochs.highest_offsets() == other.epochs.highest_offsets()
+
+
+def test_the_newest_epoch_says_how_far_is_finished_though_an_older_ones_tail_was_cut_off():
+    epochs = Epochs()
+    assert epochs.newest_highest() is None
+    epochs.set_highest(3, 900)
+    epochs.set_highest(5, 400)
+    epochs.defer([(0, 1, 2), (1, 3, 4)], lambda *_: None)
+    assert epochs.newest_highest() == 400
+    assert len(epochs.due) == 2, "older ones are not looked at for it"

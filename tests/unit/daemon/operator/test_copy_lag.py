@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from rlmm_daemon.core.fold.user_partitions import Sleeping
 from rlmm_daemon.core.readiness.states import PartitionState
 from rlmm_daemon.daemon.following.follower import Follower
 from rlmm_daemon.daemon.operator.copy_lag import CopyLag
 from rlmm_daemon.domain.ids import TopicIdPartition
-from tests.unit.daemon.events import NEIGHBOUR, TP, copied, until
-from tests.unit.daemon.following.test_mapped import NEVER
+from tests.unit.daemon.events import NEIGHBOUR, TP, copied, of, until
+from tests.unit.daemon.following.test_mapped import NEVER, filled
 
 
 def lay(logs: Path, partition: TopicIdPartition, **files: int) -> None:
@@ -94,3 +95,34 @@ async def test_of_what_is_not_read_or_has_no_files_nothing_is_told(rig, logs, mo
             await lag.look()
         assert lag.untold == 2
         assert not any(each.segments for each in lag.known().values())
+
+
+async def test_a_look_after_a_restart_wakes_only_where_events_were_put_aside(rig, logs):
+    await filled(rig)
+    async with rig.manager(snapshots=NEVER) as manager:
+        manager.replace_assignment([TP, NEIGHBOUR], [])
+        await until(lambda: manager.lookups.is_ready(TP))
+        partitions = manager.fleet.followers[of(TP)].fold.partitions
+        assert isinstance(partitions.peek(NEIGHBOUR), Sleeping)
+        lay(logs, TP, _190=100, _200=200, _210=300)
+        lay(logs, NEIGHBOUR, _190=100, _200=200, _210=300)
+        lag = CopyLag(manager, [str(logs)])
+        await lag.look()
+        assert lag.known()[TP.topic].segments == 2, "199 was finished in each"
+        assert isinstance(partitions.peek(NEIGHBOUR), Sleeping), "its table was read, no more"
+        await copied(manager, 1020, 200, 209, NEIGHBOUR)
+        await lag.look()
+        assert lag.known()[TP.topic].segments == 1
+
+
+async def test_of_what_sleeps_in_a_damaged_snapshot_nothing_is_told(rig, logs):
+    await filled(rig)
+    async with rig.manager(snapshots=NEVER) as manager:
+        manager.replace_assignment([TP], [])
+        await until(lambda: manager.lookups.is_ready(TP))
+        fold = manager.fleet.followers[of(TP)].fold
+        fold.image.damage = "a checksum"
+        lay(logs, TP, _190=100, _200=200, _210=300)
+        lag = CopyLag(manager, [str(logs)])
+        await lag.look()
+        assert lag.untold == 1
