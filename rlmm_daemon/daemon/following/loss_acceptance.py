@@ -74,7 +74,7 @@ class LossAcceptance:
                 await self._known.accept(None, every)
             if doubted and not recounted:  # before anybody follows, and misses it anew
                 await self._forget_known()
-            self._others.unread = {}
+            self._others.all_given_up()
             self._known.accept_missing = True
             self._known.foreign_evidence = None
             self._known.whole_failure = None

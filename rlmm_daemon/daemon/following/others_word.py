@@ -50,7 +50,8 @@ class OthersWord:
         #: This daemon's own is among them: what it tells once it can be read is from before.
         self.own_unread = False
         #: Followed since all files could be read: what one that is damaged since said of it then
-        #: was held against the log, and what was read further this daemon has read, too.
+        #: was held against the log, and what was read further this daemon has read, too. Or since
+        #: the loss of whatever any file tells of was accepted.
         self._all_heard: set[MetadataPartition] = set()
 
     def newcomer(self, partition: MetadataPartition) -> None:
@@ -66,6 +67,12 @@ class OthersWord:
     def given_up(self, partition: MetadataPartition) -> None:
         """The loss of whatever anybody had read of it was accepted."""
         self.unread = {n: files for n, files in self.unread.items() if n != partition}
+        self._all_heard |= {partition} & self._followers.keys()
+
+    def all_given_up(self) -> None:
+        """So it was of the whole log."""
+        self.unread = {}
+        self._all_heard.update(self._followers)
 
     def left(self, follower: Follower) -> None:
         """It is not followed any more: what was said of a loss here ends with that."""

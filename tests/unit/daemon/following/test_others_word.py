@@ -132,7 +132,8 @@ async def test_what_is_followed_beside_a_file_that_cannot_be_read_fails_until_it
 
 
 @pytest.mark.parametrize("everything", [False, True])
-async def test_a_loss_that_is_accepted_beside_it_ends_that_at_once(rig, everything):
+async def test_a_loss_that_is_accepted_beside_it_ends_that_for_good(rig, everything):
+    """Its daemon, of a newer version say, may run and write it anew each minute."""
     bucket = FakeBucket(None)
     async with rig.manager() as manager:
         await read(manager)
@@ -147,6 +148,11 @@ async def test_a_loss_that_is_accepted_beside_it_ends_that_at_once(rig, everythi
             await acceptance.accept(manager.fleet.followers[NUMBER])
         await until(lambda: manager.lookups.is_ready(TP))
         assert bucket.accepted[0][0] == (None if everything else NUMBER)
+        bucket.known = says(manager, unread={NUMBER: ["7.json"]})
+        await manager.fleet.others.heard()
+        for number in range(2, 5):
+            await manager.events.add(started(number, 10 * number, 10 * number + 9), Caller.BROKER)
+        assert manager.lookups.is_ready(TP)
 
 
 async def test_what_an_own_file_says_that_can_be_read_again_is_held_against_the_log(
