@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from rlmm_daemon.codec import record_suffix as tails
 from rlmm_daemon.config.model import Prices as Priced
@@ -24,6 +24,8 @@ from rlmm_daemon.ports.storage import Traffic as Requests
 
 #: Of one answer; the largest come first.
 TOPICS_MAX: Final = 200
+#: Topics that are judged in one turn.
+_AT_ONCE: Final = 32
 _FINISHED: Final = SegmentState.COPY_SEGMENT_FINISHED
 _ID_BYTES: Final = 16
 #: Operations that are priced as reads; deletes cost nothing, and no other call is for a topic.
@@ -62,7 +64,13 @@ class Forecasts:
         for partition in sorted(await self._partitions(named)):
             history = await self._history(partition, today)
             found.setdefault((partition.topic, partition.topic_id), []).append(history)
-        rows = [self._row(*topic, histories, today) for topic, histories in found.items()]
+        fetched, rows = self._fetched(), list[dict[str, Any]]()
+        traffic = self._traffic(fetched)
+        for (topic, topic_id), histories in found.items():
+            read = replace(traffic, topic_read_bytes=fetched.get(topic, 0))
+            rows.append(self._row(topic, topic_id, histories, today, read))
+            if len(rows) % _AT_ONCE == 0:
+                await asyncio.sleep(0)
         rows.sort(key=lambda row: (-row["bytes"], row["topic"]))
         prices = self._prices
         return {
@@ -97,11 +105,14 @@ class Forecasts:
         return history
 
     def _row(
-        self, topic: str, topic_id: bytes, histories: Iterable[PartitionHistory], today: int
+        self,
+        topic: str,
+        topic_id: bytes,
+        histories: Iterable[PartitionHistory],
+        today: int,
+        traffic: Traffic,
     ) -> dict[str, Any]:
-        forecast: Forecast = forecast_of(
-            histories, today, self._traffic(topic), _core(self._prices)
-        )
+        forecast: Forecast = forecast_of(histories, today, traffic, _core(self._prices))
         told = asdict(forecast)
         return {
             "topic": topic,
@@ -110,15 +121,15 @@ class Forecasts:
             "cost": asdict(told["cost"]),
         }
 
-    def _traffic(self, topic: str) -> Traffic:
-        fetched, requests = self._fetched(), self._requests and self._requests().requests
+    def _traffic(self, fetched: Mapping[str, int]) -> Traffic:
+        """Return what was done for all topics; of one alone it tells nothing yet."""
+        requests = self._requests and self._requests().requests
         return Traffic(
             uptime_seconds=self._manager.clock.monotonic() - self._began,
             copied_bytes=self._copier.bytes_copied,
             write_requests=None if requests is None else _sum(requests, _WRITES),
             read_requests=None if requests is None else _sum(requests, _READS),
             read_bytes=sum(fetched.values()),
-            topic_read_bytes=fetched.get(topic, 0),
         )
 
 

@@ -8,6 +8,7 @@ import pytest
 from rlmm_daemon.config.model import Prices
 from rlmm_daemon.core.forecast import DAY_MS
 from rlmm_daemon.daemon.base.caller import Caller
+from rlmm_daemon.daemon.operator import forecasting as module
 from rlmm_daemon.daemon.operator.forecasting import Forecasts
 from rlmm_daemon.daemon.operator.page import forecast as page_module
 from rlmm_daemon.domain.ids import uuid_text
@@ -76,9 +77,9 @@ async def test_finished_segments_alone_are_summed_by_their_events_day(manager):
 async def test_writes_are_counted_without_lists_and_deletes_and_reads_after_an_hour(manager):
     forecasts, clock = made(manager, gib_month=1.0, currency="EUR")
     forecasts._fetched = lambda: {"orders": 3, "other": 1}
-    traffic = forecasts._traffic("orders")
+    traffic = forecasts._traffic(forecasts._fetched())
     assert (traffic.write_requests, traffic.read_requests) == (30, 8)
-    assert (traffic.read_bytes, traffic.topic_read_bytes) == (4, 3)
+    assert (traffic.read_bytes, traffic.topic_read_bytes) == (4, 0)
     clock.seconds = 7_200.0
     answer = await forecasts.of(TOPIC)
     assert (answer["currency"], answer["priced"]) == ("EUR", True)
@@ -93,6 +94,39 @@ async def test_all_topics_come_the_largest_first_and_nobody_for_a_stranger(manag
     assert answer["topics"][0]["topic"] == "orders"
     assert {row["topic"] for row in answer["topics"]} == {"orders", *HOSTILE}
     assert (await forecasts.of("nobody"))["topics"] == []
+
+
+async def test_what_all_topics_read_is_summed_once_and_others_get_turns(manager, monkeypatch):
+    """Of 10,000 topics that were read, once for each held the loop for seconds."""
+    fill(manager, HOSTILE)
+    forecasts, _ = made(manager)
+    asked_for, turns, row = list[None](), list[int](), forecasts._row
+
+    def fetched() -> dict[str, int]:
+        asked_for.append(None)
+        return {"orders": 3}
+
+    def counted(*of: Any) -> dict[str, Any]:
+        turns.append(loop_turns)
+        return row(*of)
+
+    loop_turns = 0
+
+    async def count() -> None:
+        nonlocal loop_turns
+        while True:
+            loop_turns += 1
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(forecasts, "_row", counted)
+    monkeypatch.setattr(module, "_AT_ONCE", 1)
+    forecasts._fetched = fetched
+    async with asyncio.TaskGroup() as group:
+        counting = group.create_task(count())
+        await forecasts.of(None)
+        counting.cancel()
+    assert len(asked_for) == 1
+    assert len(set(turns)) == len(turns) == len(HOSTILE) + 1
 
 
 async def test_the_page_walks_once_for_many_looks_and_not_over_too_many(manager, monkeypatch):
