@@ -68,7 +68,7 @@ class Pauses:
     def oldest_seconds(self) -> float:
         """How long the topic that was paused first has been; 0: none is, or a clock went back."""
         now_ms = self._now_ms()
-        return max((now_ms - each.since_ms for each in self._topics.values()), default=0) / 1000
+        return max(0, *(now_ms - each.since_ms for each in self._topics.values()), 0) / 1000
 
     def require_running(self, partition: TopicIdPartition) -> None:
         """Refuse to begin a copy of a paused topic.
