@@ -25,13 +25,13 @@ def given_to_owner(home: str, *others: str) -> Iterator[None]:
         yield
         return
     directories = [Path(each) for each in (home, *others)]
-    owner, before = _owner(directories[0]), {_state(each) for each in _below(directories)}
+    owner, before = _owner(directories[0]), {state for _, state in _below(directories)}
     try:
         yield
     finally:
-        for path in _below(directories):
-            with suppress(FileNotFoundError):
-                if _state(path) not in before:
+        for path, state in _below(directories):
+            if state not in before:
+                with suppress(FileNotFoundError):
                     _give(path, owner)
 
 
@@ -48,8 +48,14 @@ def _owner(directory: Path) -> tuple[int, int]:
     return found.st_uid, found.st_gid
 
 
-def _below(directories: list[Path]) -> list[Path]:
-    return [path for each in directories if each.is_dir() for path in (each, *each.rglob("*"))]
+def _below(directories: list[Path]) -> Iterator[tuple[Path, tuple[int, int, int]]]:
+    """Yield the directories and what is in them; whatever goes meanwhile is somebody else's."""
+    for directory in directories:
+        for home, inside, files in os.walk(directory):
+            own = () if Path(home) != directory else ("",)
+            for path in (Path(home, name) for name in (*own, *inside, *files)):
+                with suppress(FileNotFoundError):
+                    yield path, _state(path)
 
 
 def _state(path: Path) -> tuple[int, int, int]:

@@ -60,6 +60,25 @@ def test_what_others_write_meanwhile_stays_theirs(tmp_path, given, monkeypatch):
     assert not given
 
 
+def test_what_others_remove_meanwhile_ends_no_command(tmp_path, given, monkeypatch):
+    """A broker deletes segments all along, where a directory was mistyped."""
+    for name in ("first", "later"):
+        (tmp_path / name).write_text("")
+    state, looked = ownership._state, list[str]()
+
+    def removing(path: Path) -> tuple[int, int, int]:
+        looked.append(path.name)
+        if looked.count(path.name) == {"first": 1, "later": 2}.get(path.name):
+            path.unlink()
+        return state(path)
+
+    monkeypatch.setattr(ownership, "_state", removing)
+    with ownership.given_to_owner(str(tmp_path)):
+        (tmp_path / "made").write_text("")
+    assert (looked.count("first"), looked.count("later")) == (1, 2)
+    assert "made" in given
+
+
 def test_only_root_gives_anything_away(tmp_path, given, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with ownership.given_to_owner(str(tmp_path)):
