@@ -160,8 +160,7 @@ class Gauges:
             metrics.size.labels(label).set(sizes[label])
             metrics.oldest_copy.labels(label).set(oldest.get(label, 0.0))
         if self._lag is not None and self._lag.untold is not None:
-            self._behind(self._lag, segments)
-            yield
+            yield from self._behind(self._lag, segments)
         for metric, counts in (
             (metrics.copied, copier.bytes_by_topic),
             (metrics.failed, copier.failed_by_topic),
@@ -172,10 +171,12 @@ class Gauges:
                 if number % TOPICS_AT_ONCE == 0:
                     yield
 
-    def _behind(self, lag: CopyLag, labels: Iterable[str]) -> None:
+    def _behind(self, lag: CopyLag, labels: Iterable[str]) -> Iterator[None]:
         metrics = self._metrics.topics
         sums = dict.fromkeys(labels, (0, 0, 0.0))
-        for topic, each in lag.known().items():
+        for number, (topic, each) in enumerate(lag.known().items(), start=1):
+            if number % TOPICS_AT_ONCE == 0:
+                yield
             label, seconds = self._labels.of(topic), lag.seconds(each)
             count, size, oldest = sums.get(label, (0, 0, 0.0))
             sums[label] = (count + each.segments, size + each.bytes, max(oldest, seconds))
@@ -183,6 +184,7 @@ class Gauges:
             metrics.lag_segments.labels(label).set(count)
             metrics.lag_bytes.labels(label).set(size)
             metrics.lag_seconds.labels(label).set(oldest)
+        yield
 
     def _cleaned(self, notes: Notes) -> None:
         metrics = self._metrics.cleaner

@@ -9,6 +9,8 @@ from rlmm_daemon.core.fold.cache import PartitionCache
 from rlmm_daemon.daemon.base.caller import Caller
 from rlmm_daemon.daemon.metadata import tally
 from rlmm_daemon.daemon.operator import gauges
+from rlmm_daemon.daemon.operator.copy_lag import CopyLag, TopicLag
+from rlmm_daemon.daemon.operator.topics import TOPICS_AT_ONCE
 from rlmm_daemon.daemon.socket.limits import ServerStats
 from rlmm_daemon.domain.errors import CopiesPaused
 from rlmm_daemon.domain.ids import TopicIdPartition
@@ -143,3 +145,12 @@ async def test_a_quorums_log_is_told_by_its_replicas_own_word(rig):
         facts |= {"role": None, "why": "its disk failed"}
         list(shown._steps())
         assert (told(shown)['role{role="closed"}'], told(shown)["voters_heard"]) == (1, 0)
+
+
+async def test_how_far_each_topic_is_behind_is_summed_in_short_steps(rig):
+    async with rig.manager(snapshots=NEVER) as manager:
+        lag, shown = CopyLag(manager, []), gauges_of(manager)
+        many = 2 * TOPICS_AT_ONCE + 1
+        lag._topics = {f"t{number}": TopicLag(1, 10) for number in range(many)}
+        assert len(list(shown._behind(lag, ["t"]))) == 3
+        assert samples(shown, "rlmm_topic_copy_lag_bytes") == {"t": 0, "(other)": 10 * many}
