@@ -18,7 +18,7 @@ from rlmm_daemon.core.closed_segments import ClosedSegment, closed, waiting
 from rlmm_daemon.core.fold.user_partitions import Sleeping
 from rlmm_daemon.core.readiness.states import PartitionState
 from rlmm_daemon.daemon.metadata.manager import Manager
-from rlmm_daemon.domain.errors import InvalidArgument, NotReady
+from rlmm_daemon.domain.errors import InvalidArgument, RlmmError
 from rlmm_daemon.domain.ids import TopicIdPartition, require_topic_name
 
 #: Between two looks; where one takes long, so many times as long as it took.
@@ -155,7 +155,7 @@ class CopyLag:
             return None  # whoever asks for it by name reads it in turns
         try:
             highest = partitions.newest_highest(partition)
-        except NotReady:
+        except RlmmError:  # of a damaged table whoever asks for the partition hears
             return None
         return -1 if highest is None else highest
 

@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from rlmm_daemon.codec.sealed_table import SealedTable
 from rlmm_daemon.core.fold.user_partitions import Sleeping
 from rlmm_daemon.core.readiness.states import PartitionState
 from rlmm_daemon.daemon.following.follower import Follower
 from rlmm_daemon.daemon.operator.copy_lag import CopyLag
+from rlmm_daemon.domain.errors import Malformed
 from rlmm_daemon.domain.ids import TopicIdPartition
 from tests.unit.daemon.events import NEIGHBOUR, TP, copied, of, until
 from tests.unit.daemon.following.test_mapped import NEVER, filled
@@ -115,13 +117,23 @@ async def test_a_look_after_a_restart_wakes_only_where_events_were_put_aside(rig
         assert lag.known()[TP.topic].segments == 1
 
 
-async def test_of_what_sleeps_in_a_damaged_snapshot_nothing_is_told(rig, logs):
+@pytest.mark.parametrize("passes_checksum", [False, True])
+async def test_of_what_sleeps_in_a_damaged_snapshot_nothing_is_told(
+    rig, logs, monkeypatch, passes_checksum
+):
     await filled(rig)
     async with rig.manager(snapshots=NEVER) as manager:
         manager.replace_assignment([TP], [])
         await until(lambda: manager.lookups.is_ready(TP))
         fold = manager.fleet.followers[of(TP)].fold
-        fold.image.damage = "a checksum"
+        if passes_checksum:
+
+            def spoilt(_table: SealedTable) -> int | None:
+                raise Malformed("a table is cut short")
+
+            monkeypatch.setattr(SealedTable, "newest_highest", spoilt)
+        else:
+            fold.image.damage = "a checksum"
         lay(logs, TP, _190=100, _200=200, _210=300)
         lag = CopyLag(manager, [str(logs)])
         await lag.look()
