@@ -4,7 +4,7 @@ No history is kept: a segment's own event says when it was tiered.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from msgspec.structs import asdict, replace
@@ -64,15 +64,15 @@ class Forecasts:
         for partition in sorted(await self._partitions(named)):
             history = await self._history(partition, today)
             found.setdefault((partition.topic, partition.topic_id), []).append(history)
-        fetched, rows = self._fetched(), list[dict[str, Any]]()
+        fetched, rows, prices = self._fetched(), list[dict[str, Any]](), self._prices
         traffic = self._traffic(fetched)
         for (topic, topic_id), histories in found.items():
             read = replace(traffic, topic_read_bytes=fetched.get(topic, 0))
-            rows.append(self._row(topic, topic_id, histories, today, read))
+            forecast = forecast_of(histories, today, read, _core(prices))
+            rows.append(_row(topic, topic_id, forecast))
             if len(rows) % _AT_ONCE == 0:
                 await asyncio.sleep(0)
         rows.sort(key=lambda row: (-row["bytes"], row["topic"]))
-        prices = self._prices
         return {
             "as_of_ms": now_ms,
             "rule": RULE,
@@ -104,23 +104,6 @@ class Forecasts:
             await asyncio.sleep(0)
         return history
 
-    def _row(
-        self,
-        topic: str,
-        topic_id: bytes,
-        histories: Iterable[PartitionHistory],
-        today: int,
-        traffic: Traffic,
-    ) -> dict[str, Any]:
-        forecast: Forecast = forecast_of(histories, today, traffic, _core(self._prices))
-        told = asdict(forecast)
-        return {
-            "topic": topic,
-            "topic_id": uuid_text(topic_id),
-            **told,
-            "cost": asdict(told["cost"]),
-        }
-
     def _traffic(self, fetched: Mapping[str, int]) -> Traffic:
         """Return what was done for all topics; of one alone it tells nothing yet."""
         requests = self._requests and self._requests().requests
@@ -131,6 +114,11 @@ class Forecasts:
             read_requests=None if requests is None else _sum(requests, _READS),
             read_bytes=sum(fetched.values()),
         )
+
+
+def _row(topic: str, topic_id: bytes, forecast: Forecast) -> dict[str, Any]:
+    told = asdict(forecast)
+    return {"topic": topic, "topic_id": uuid_text(topic_id), **told, "cost": asdict(told["cost"])}
 
 
 def _add(history: PartitionHistory, record: bytes, behind: int, today: int) -> None:

@@ -100,7 +100,7 @@ async def test_what_all_topics_read_is_summed_once_and_others_get_turns(manager,
     """Of 10,000 topics that were read, once for each held the loop for seconds."""
     fill(manager, HOSTILE)
     forecasts, _ = made(manager)
-    asked_for, turns, row = list[None](), list[int](), forecasts._row
+    asked_for, turns, row = list[None](), list[int](), module._row
 
     def fetched() -> dict[str, int]:
         asked_for.append(None)
@@ -118,7 +118,7 @@ async def test_what_all_topics_read_is_summed_once_and_others_get_turns(manager,
             loop_turns += 1
             await asyncio.sleep(0)
 
-    monkeypatch.setattr(forecasts, "_row", counted)
+    monkeypatch.setattr(module, "_row", counted)
     monkeypatch.setattr(module, "_AT_ONCE", 1)
     forecasts._fetched = fetched
     async with asyncio.TaskGroup() as group:
