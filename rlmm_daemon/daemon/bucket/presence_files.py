@@ -92,8 +92,8 @@ class PresenceReader:
             except Malformed:
                 unread[key] = CONTROL_MS_MAX if stored_ms is None else stored_ms
             except StorageUnavailable as error:
-                if error.fields.get("retry") is not False:
-                    raise
+                if error.fields.get("reason") != "denied":
+                    raise  # a wrong clock, say: it says nothing about a file
                 refused.append(key)  # S3 says so of one that is not there
         why = f"{marker.PRESENCE_PREFIX} can't be listed ({denied.message})"
         unnamed = None

@@ -62,6 +62,25 @@ async def test_files_of_brokers_that_the_cluster_names_are_read_without_a_listin
         assert words in presences.unseen
 
 
+async def test_one_of_them_that_cannot_be_asked_for_now_is_not_taken_for_absent(
+    storage, bucket, monkeypatch
+):
+    """S3 refuses every call of a machine whose clock is off, and calls it final."""
+    await bucket.open(identity())
+    presences = PresenceReader(storage, 1)
+    presences.named = lambda: [1, 2]
+    get_control = storage.get_control
+
+    async def skewed(key: str) -> Any:
+        if key == marker.presence_key(2):
+            raise StorageUnavailable("refuses its calls", reason="clock_skew", retry=False)
+        return await get_control(key)
+
+    monkeypatch.setattr(storage, "get_control", skewed)
+    with pytest.raises(StorageUnavailable, match="refuses its calls"):
+        await recorded(storage, bucket, presences=presences).log()
+
+
 async def test_one_of_them_that_cannot_be_read_is_known_for_what_it_is(storage, bucket):
     await bucket.open(identity())
     presences = PresenceReader(storage, 1)
