@@ -26,6 +26,7 @@ from rlmm_daemon.config.exposure import Place, owned_places
 from rlmm_daemon.core import phrases
 from rlmm_daemon.daemon.base.state_directory import LOCK
 from rlmm_daemon.domain.errors import DaemonUnreachable, RlmmError
+from rlmm_daemon.observability.scrub import scrub
 from rlmm_daemon.offline.finding import CheckResult
 from rlmm_daemon.offline.support.host import PeerProcess, listener, said
 
@@ -142,7 +143,8 @@ def _command_of(pid: int) -> str:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").strip()
     except OSError:
         return "its command is not to be seen"
-    return words.decode("utf-8", "replace")[:_COMMAND_CHARACTERS_MAX]
+    # What stands there may go into a ticket.
+    return scrub(words.decode("utf-8", "replace")[:_COMMAND_CHARACTERS_MAX])
 
 
 # What runs.

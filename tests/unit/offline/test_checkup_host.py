@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +20,7 @@ from rlmm_daemon.offline.checkup_host import (
     descriptors,
     owned,
     room,
+    state_lock,
     storage_time,
     unit,
     versions,
@@ -176,3 +179,15 @@ async def test_what_hangs_is_left_behind():
     let_go.set()
     assert found == "hangs"
     await asyncio.sleep(0)
+
+
+def test_what_holds_the_state_directory_is_named_without_what_was_typed_for_it(monkeypatch):
+    """What doctor says goes into tickets."""
+    typed = [sys.executable, "-c", "input()", "--set", "storage.secret_access_key=hunter2"]
+    with subprocess.Popen(typed, stdin=subprocess.PIPE) as other:
+        monkeypatch.setattr(checkup_host, "holder_of", lambda _: other.pid)
+        found = state_lock("/state", None).found
+        other.communicate(b"\n", timeout=30)
+    assert f"pid {other.pid} (" in found
+    assert "storage.secret_access_key=[hidden]" in found
+    assert "hunter2" not in found
