@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from rlmm_daemon.adapters.os.clock import SystemClock
-from rlmm_daemon.codec.marker import Presence
+from rlmm_daemon.codec.marker import Presence, presence_key
 from rlmm_daemon.config import Config
 from rlmm_daemon.daemon.bucket.presence import LEASE_SECONDS
 from rlmm_daemon.daemon.bucket.presence_files import PresenceReader
@@ -61,7 +61,20 @@ async def require_stopped(config: Config, source: str, log: LogIdentity) -> None
             f"daemons of other brokers use {source}: {', '.join(map(str, sorted(living)))}. What "
             "they acknowledge from now on would not be in the copy. Next: stop them, each by "
             f"SIGTERM; one that was killed counts as gone by itself, in {seconds} s at most"
+            + _ahead(living, now_ms)
         )
+
+
+def _ahead(living: Mapping[int, int], now_ms: int) -> str:
+    """Return what ends a wait that only the clock of a daemon's host has made so long."""
+    longest_ms = _LEASE_MS + 2 * CLOCK_SLACK_MS
+    ahead = [presence_key(each) for each, at in living.items() if at - now_ms > longest_ms]
+    if not ahead:
+        return ""
+    return (
+        f". The clock of a host was ahead: if its daemon is gone for sure, remove "
+        f"{', '.join(sorted(ahead))}"
+    )
 
 
 def _gone_at_ms(presence: Presence) -> int:

@@ -92,6 +92,22 @@ async def test_a_log_that_another_brokers_daemon_uses_is_not_copied_away(
     assert (target.partition(N).values, adopted) == ([], [])
 
 
+async def test_one_that_was_killed_while_its_clock_was_ahead_is_said_to_be_waited_for_in_vain(
+    tmp_path, monkeypatch
+):
+    """It would count as gone when that clock's time has come: in a year, say."""
+    config = config_of(tmp_path, storage=await stored(tmp_path))
+    put(tmp_path, presence(2))
+    put(tmp_path, ordinary := replace(presence(3), lease_end_ms=presence(3).written_at_ms + 1))
+    use(monkeypatch, {str(tmp_path): store(life(1)), "kafka": store()})
+    with pytest.raises(InvalidArgument, match=r"remove _rlmm/daemons/2\.json$"):
+        await log_copying._run(config, str(tmp_path), "kafka", accept_loss=False)
+    put(tmp_path, gone(presence(2)))
+    put(tmp_path, replace(ordinary, lease_end_ms=presence(3).written_at_ms + 180_000))
+    with pytest.raises(InvalidArgument, match=r": 3\. .* s at most$"):
+        await log_copying._run(config, str(tmp_path), "kafka", accept_loss=False)
+
+
 @pytest.mark.parametrize("source", ["kafka", "a directory"])
 async def test_a_shared_log_is_not_copied_away_where_presence_files_cant_be_listed(
     tmp_path, monkeypatch, source
