@@ -251,6 +251,25 @@ class OwnEpochs(Protocol):
 
 
 @runtime_checkable
+class SharedEpochs(Protocol):
+    """An `EventLog` that others write to as well, and that can be put back, where this one leads.
+
+    What is written from then on must not bear an epoch that it was written in before.
+    """
+
+    def outgrow(self, epoch: int) -> None:
+        """Have nothing more written in this epoch or an older one, if this daemon can see to it."""
+
+
+def outgrow(log: EventLog, epoch: int) -> None:
+    """Have a log write nothing more in an epoch of which it lacks something, where it can."""
+    if isinstance(log, OwnEpochs):
+        log.begin_beyond(epoch)
+    elif isinstance(log, SharedEpochs):
+        log.outgrow(epoch)
+
+
+@runtime_checkable
 class Settling(Protocol):
     """An `EventLog` to which a process that was killed may have records on their way yet."""
 

@@ -105,7 +105,11 @@ class Node:
         self.alarms: dict[str, int] = {}
         self._notices = Notices(self.alarms)
         self._asking = Asking(
-            links, options.bootstrap, self._take, self._notices, known=self._other_voters
+            links,
+            options.bootstrap,
+            self._take,
+            self._notices,
+            known=lambda: _other_voters(self.replica),
         )
 
     @property
@@ -159,6 +163,10 @@ class Node:
         token, waiting = self._reads.add()
         self._take(inputs.ReadAsked(token))
         return await waiting
+
+    def outgrow(self, epoch: int) -> None:
+        """Write nothing more of this epoch or an older one, if this replica is the only voter."""
+        self._take(inputs.Outgrow(epoch))
 
     def nudge(self) -> None:
         """Look whether something was submitted."""
@@ -234,11 +242,6 @@ class Node:
                 self._go(self._asking.send(effect))
         if self._beside:
             await asyncio.wait(self._beside, timeout=_GOOD_BYE_SECONDS)
-
-    def _other_voters(self) -> tuple[Endpoint, ...]:
-        replica = self.replica
-        others = (each for each in replica.in_force.voters if each.key.id != replica.me.id)
-        return tuple(endpoint for each in others for endpoint in each.endpoints[:1])
 
     def _take(self, happened: Input) -> None:
         self._inbox.append(happened)
@@ -386,3 +389,8 @@ class Node:
 
 def _standing(replica: Replica) -> tuple[object, ...]:
     return type(replica.role), replica.epoch, replica.leader, replica.in_force
+
+
+def _other_voters(replica: Replica) -> tuple[Endpoint, ...]:
+    others = (each for each in replica.in_force.voters if each.key.id != replica.me.id)
+    return tuple(endpoint for each in others for endpoint in each.endpoints[:1])

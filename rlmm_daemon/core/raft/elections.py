@@ -270,3 +270,16 @@ def lose_pre_vote(turn: Turn) -> None:
             voted=role.voted,
         )
         turn.become(fresh)
+
+
+def outgrow(turn: Turn, epoch: int) -> None:
+    """Lead in an epoch beyond this one, where no other voter keeps count.
+
+    A directory that was put back as it was earlier would give an epoch twice, and what is written
+    anew would be taken for what stood there.
+    """
+    replica = turn.replica
+    alone = isinstance(replica.role, Leader) and replica.in_force.keys == (replica.me,)
+    if alone and replica.epoch <= epoch < replica.epoch + EPOCH_STEP_MAX:
+        turn.become_unattached(epoch)
+        turn.become_prospective()

@@ -123,6 +123,12 @@ class Resign(msgspec.Struct, frozen=True):
     """The process is about to end, or its disk failed: somebody else has to lead."""
 
 
+class Outgrow(msgspec.Struct, frozen=True):
+    """Records of this epoch were read that the log lacks: none of it may be written any more."""
+
+    epoch: int
+
+
 Input: TypeAlias = (
     Tick
     | Asked
@@ -136,6 +142,7 @@ Input: TypeAlias = (
     | SnapshotInstalled
     | StartMoved
     | Resign
+    | Outgrow
 )
 
 

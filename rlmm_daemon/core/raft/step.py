@@ -15,6 +15,7 @@ come with any request or answer, and ends whatever the replica was.
     SnapshotInstalled       -                                   -
     StartMoved              -           -            -          -         -       -
     Resign                  -           -            -          -         R       -
+    Outgrow                 -           -            -          -         -       -
     Vote asked              -           U|-          U|-        U|-       -       U|-
     BeginEpoch asked        -|F         -|F          -|F        -         F|-     F|-
     EndEpoch asked          -|F         U|-|F        U|-|F      U|-       F|-     U|F|-
@@ -45,6 +46,7 @@ from rlmm_daemon.core.raft.inputs import (
     Effect,
     Input,
     Moment,
+    Outgrow,
     Reachable,
     ReadAsked,
     ReadRefused,
@@ -133,9 +135,8 @@ def _happen(turn: Turn, happened: Input) -> None:
             _serve(turn, happened)
         case Reachable():
             reconfiguring.reached(turn, happened.serial, happened)
-        case Resign():
-            if isinstance(turn.replica.role, Leader):
-                turn.resign()
+        case Resign() | Outgrow():
+            _end_office(turn, happened)
         case Synced() | SnapshotMade() | SnapshotInstalled() | StartMoved():
             _disk_did(turn, happened)
         case _:
@@ -147,6 +148,13 @@ def _serve(turn: Turn, asked: Submitted | ReadAsked) -> None:
         leading.submitted(turn, asked)
     else:
         reading.asked(turn, asked)
+
+
+def _end_office(turn: Turn, why: Resign | Outgrow) -> None:
+    if isinstance(why, Outgrow):
+        elections.outgrow(turn, why.epoch)
+    elif isinstance(turn.replica.role, Leader):
+        turn.resign()
 
 
 def _disk_did(turn: Turn, done: Synced | SnapshotMade | SnapshotInstalled | StartMoved) -> None:

@@ -72,8 +72,8 @@ from rlmm_daemon.ports.event_log import (
     LogMoved,
     LogRange,
     LogTrimmed,
-    OwnEpochs,
     TopicIdChanged,
+    outgrow,
     range_of,
     ranges_less,
 )
@@ -411,9 +411,9 @@ class Follower(FollowerState):
         log, epoch = self.context.log, position.leader_epoch
         found = await log.epoch_end(self.partition, epoch)
         confirmed = found.epoch == epoch and found.end_offset >= position.next_offset
-        if not confirmed and isinstance(log, OwnEpochs):
+        if not confirmed:
             # Before anything is appended, which would stand where the lost events stood.
-            log.begin_beyond(epoch)
+            outgrow(log, epoch)
         return confirmed
 
     async def _judge(self) -> None:

@@ -136,7 +136,7 @@ class QuorumLog:
                 f"the quorum is of cluster {cluster_id}, and this daemon's is {self._cluster_id}",
                 cluster_id=cluster_id,
             )
-        count = await self._within(self._founded(create=create))
+        count = await _in_time(self._founded(create=create), self._replica, self._options)
         self._identity = LogIdentity(
             cluster_id=cluster_id,
             topic_id=TopicId(self._node.links.group.topic_id),
@@ -247,7 +247,11 @@ class QuorumLog:
             StorageUnavailable: no leader granted it.
         """
         self._require_open()
-        await self._within(self.submitter.renew())
+        await _in_time(self.submitter.renew(), self._replica, self._options)
+
+    def outgrow(self, epoch: int) -> None:
+        """Have this replica, if it is the only voter, write nothing more of this epoch."""
+        self._node.outgrow(epoch)
 
     async def compact(
         self, partition: MetadataPartition, upto: int, *, turn: Turn, steady: Steady
@@ -377,15 +381,6 @@ class QuorumLog:
                 self.folding.require_whole()
                 await asyncio.sleep(self._options.retry_seconds)
 
-    async def _within(self, work: Awaitable[T]) -> T:
-        try:
-            async with asyncio.timeout(self._options.open_seconds):
-                return await work
-        except TimeoutError as error:
-            raise StorageUnavailable(
-                f"the quorum does not answer: {self._replica.told()}"
-            ) from error
-
 
 def _differs(
     folding: Folding, partition: MetadataPartition, position: int, epoch: int
@@ -409,3 +404,11 @@ async def _has_all(replica: OwnReplica, folding: Folding, options: QuorumLogOpti
     except UnavailableError:
         return False
     return True
+
+
+async def _in_time(work: Awaitable[T], replica: OwnReplica, options: QuorumLogOptions) -> T:
+    try:
+        async with asyncio.timeout(options.open_seconds):
+            return await work
+    except TimeoutError as error:
+        raise StorageUnavailable(f"the quorum does not answer: {replica.told()}") from error

@@ -16,6 +16,7 @@ from rlmm_daemon.core.raft.inputs import (
     Asked,
     Input,
     Moment,
+    Outgrow,
     Peer,
     Reachable,
     ReadAsked,
@@ -248,6 +249,7 @@ def happen(replica: Replica, kind: str) -> Iterator[tuple[Replica, Input]]:
             "SnapshotMade": SnapshotMade(LogPoint(1, 3)),
             "StartMoved": StartMoved(SNAPSHOT),
             "Resign": Resign(),
+            "Outgrow": Outgrow(2),
         }
         yield replica, others[kind]
 

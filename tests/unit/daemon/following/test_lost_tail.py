@@ -216,3 +216,20 @@ async def test_no_position_is_exact_in_a_log_that_other_daemons_write_to(rig):
         await ready(manager)
         assert not any(at.exact for at in manager.fleet.furthest().values())
         await copied(manager, 2, 10, 19)
+
+
+async def test_a_log_that_can_lead_anew_writes_no_more_in_an_epoch_that_it_lacks(rig):
+    """Else what is written anew would confirm, on other daemons, what they had read before."""
+    outgrown: list[int] = []
+
+    class LedHere(MemoryEventLog):
+        def outgrow(self, epoch: int) -> None:
+            outgrown.append(epoch)
+
+    rig.log_of = LedHere
+    await lose_tail(rig, clean=True)
+    assert not outgrown, "all of it was there"
+    async with rig.manager() as manager:
+        await failed(manager)
+    read = recorded(rig).numbered().values()
+    assert set(outgrown) == {position.leader_epoch for position in read}
