@@ -64,8 +64,9 @@ def diverged(found: EpochEnd, position: int, epoch: int) -> str | None:
 class LogBatch(msgspec.Struct, frozen=True, kw_only=True):
     """One answer of the log to a follower; empty `records` means "still nothing new".
 
-    Every batch proves that the log answered just now (staleness is judged by it). `next_offset`
-    is past control records and gaps: readiness is judged by position, not by delivered data.
+    Every batch but a `late` one proves that the log answered just now (staleness is judged by it).
+    `next_offset` is past control records and gaps: readiness is judged by position, not by
+    delivered data.
 
     An adapter vouches for an offset without a record if it knows that no event of ours ever stood
     there (a control batch), or if its own compaction dropped the event (`dropped_to`). Every other
@@ -93,6 +94,8 @@ class LogBatch(msgspec.Struct, frozen=True, kw_only=True):
     #: What this follower had read before was read before these were dropped: with what is left it
     #: does not make the fold that it should, which has to be made anew from the log's start.
     lacking: bool = False
+    #: More may have been acknowledged by now than the log has here: this replica is behind.
+    late: bool = False
 
 
 def ranges_without(begin: int, end: int, offsets: Iterable[int]) -> tuple[LogRange, ...]:

@@ -290,7 +290,8 @@ class Follower(FollowerState):
         batches = self.context.log.follow(self.partition, fold.position, epoch=fold.leader_epoch)
         try:
             async for batch in batches:
-                self._answered_at = self.context.clock.monotonic()
+                if not (batch.late and isinstance(self.following.role, Ready)):
+                    self._answered_at = self.context.clock.monotonic()
                 self.trouble = None
                 if self.restarting:
                     return
@@ -411,8 +412,7 @@ class Follower(FollowerState):
         log, epoch = self.context.log, position.leader_epoch
         found = await log.epoch_end(self.partition, epoch)
         confirmed = found.epoch == epoch and found.end_offset >= position.next_offset
-        if not confirmed:
-            # Before anything is appended, which would stand where the lost events stood.
+        if not confirmed:  # before anything is appended, which would stand where they stood
             outgrow(log, epoch)
         return confirmed
 

@@ -20,6 +20,7 @@ from rlmm_daemon.adapters.quorum.event_log.options import QuorumLogOptions, Spaw
 from rlmm_daemon.adapters.quorum.event_log.own_replica import OwnReplica
 from rlmm_daemon.adapters.quorum.event_log.shared_question import SharedQuestion
 from rlmm_daemon.adapters.quorum.event_log.submitter import Submitter
+from rlmm_daemon.adapters.quorum.event_log.up_to_date import UpToDate
 from rlmm_daemon.adapters.quorum.handshake import Acceptor, Dialer, Plain
 from rlmm_daemon.adapters.quorum.node import Node
 from rlmm_daemon.adapters.quorum.replica import ReplicaOptions
@@ -215,6 +216,7 @@ class QuorumLog:
         epoch = epoch if from_offset > 0 else NO_EPOCH
         await self._compare(partition, from_offset, epoch)
         position, due = from_offset, True
+        up_to_date = UpToDate(self._replica, self.folding)
         #: What had been dropped when this follower began, if it began at the start.
         form = NO_FORM if from_offset > 0 else None
         while True:
@@ -224,9 +226,11 @@ class QuorumLog:
                 form = batch.dropped_to if form is None else form
                 if batch.dropped_to not in (0, form):
                     batch = msgspec.structs.replace(batch, lacking=True)
+                if not up_to_date.holds() or batch.next_offset < batch.range.end:
+                    batch = msgspec.structs.replace(batch, late=True)
                 position, epoch, due = batch.next_offset, batch.leader_epoch, False
                 yield batch
-            elif due and await _has_all(self._replica, self.folding, self._options):
+            elif due and await up_to_date.comes(timeout_seconds=self._options.heartbeat_seconds):
                 if position < self.folding.range(partition).end:
                     continue
                 due = False
@@ -392,18 +396,6 @@ def _differs(
     if epoch < 0:
         return None
     return diverged(folding.epoch_end(partition, epoch), position, epoch)
-
-
-async def _has_all(replica: OwnReplica, folding: Folding, options: QuorumLogOptions) -> bool:
-    """Whether all is folded that is committed as the leader has just said."""
-    end = replica.end_heard
-    if end is None:
-        return False
-    try:
-        await folding.reached(end, timeout_seconds=options.heartbeat_seconds)
-    except UnavailableError:
-        return False
-    return True
 
 
 async def _in_time(work: Awaitable[T], replica: OwnReplica, options: QuorumLogOptions) -> T:

@@ -68,3 +68,37 @@ async def test_a_replica_that_is_given_a_checkpoint_says_nothing_until_it_has_it
         assert await read(late, P0, 0, 4) == written
         async with aclosing(late.follow(P0, 4, epoch=NO_EPOCH)) as batches:
             assert not (await first(batches)).records
+
+
+async def test_what_is_read_of_a_backlog_proves_nothing_but_its_end(tmp_path: Path) -> None:
+    async with two(tmp_path) as (log, late):
+        await filled(log, 12)
+        await until(lambda: late.folding.fold.ends[P0] == 12)
+        seen: list[tuple[int, bool]] = []
+        async with aclosing(late.follow(P0, 0, epoch=NO_EPOCH)) as batches:
+            async for batch in batches:
+                seen.append((batch.next_offset, batch.late))
+                if batch.next_offset == 12 and not batch.late:
+                    break
+        *before, last = seen
+        assert len(before) >= 2
+        assert all(is_late for _, is_late in before)
+        assert last == (12, False)
+        async with aclosing(late.follow(P0, 12, epoch=NO_EPOCH)) as batches:
+            await first(batches)
+            for number in range(12, 20):
+                await log.append(P0, b"%d" % number)
+                while (batch := await first(batches)).next_offset <= number:
+                    pass
+            assert not batch.late, "one that has all is not held up by what comes"
+
+
+async def test_what_a_replica_has_proves_nothing_while_it_hears_no_leader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with two(tmp_path) as (log, late):
+        await filled(log, 1)
+        await until(lambda: late.folding.fold.ends[P0] == 1)
+        monkeypatch.setattr(type(late._replica), "hears", False)
+        async with aclosing(late.follow(P0, 0, epoch=NO_EPOCH)) as batches:
+            assert (await first(batches)).late
