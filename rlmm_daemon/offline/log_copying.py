@@ -201,6 +201,9 @@ async def _copied(
             rows.append(
                 _row(number, read, missing=len(rest), appended=len(rest), end=there.position)
             )
+        assert origin.identity is not None, "open"
+        # A daemon that was started meanwhile may have written nothing yet, and would go on.
+        await require_stopped(order.config, order.source, origin.identity)
         await require_still(order.source, origin, reads)
         lossy = unread or any(row.lost_offsets for row in rows)
         before_ms = SystemClock().now_ms() if lossy else None

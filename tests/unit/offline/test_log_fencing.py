@@ -162,6 +162,23 @@ def test_a_source_that_went_on_is_taken_up_only_once_it_does_no_more(tmp_path, m
     assert (target.partition(N).values, len(adopted)) == (life(1) + life(2), 1)
 
 
+async def test_a_daemon_that_was_started_meanwhile_is_noticed_before_it_writes(
+    tmp_path, monkeypatch
+):
+    """What it acknowledges on the source after the switch would be lost."""
+    config = config_of(tmp_path, storage=await stored(tmp_path))
+    adopted = use(monkeypatch, {str(tmp_path): store(life(1)), "kafka": store()})
+
+    async def beside(*given: Any) -> set[int]:
+        put(tmp_path, presence(2))
+        return await append_all(*given)
+
+    monkeypatch.setattr(log_copying, "append_all", beside)
+    with pytest.raises(InvalidArgument, match=r"daemons of other brokers use .*: 2\."):
+        await log_copying._run(config, str(tmp_path), "kafka", accept_loss=False)
+    assert not adopted
+
+
 def test_a_copy_ends_as_soon_as_somebody_else_writes_to_the_target(tmp_path, monkeypatch):
     source, target = store([v for n in range(5) for v in life(n)]), store()
     adopted = use(monkeypatch, {str(tmp_path): source, "kafka": target})
