@@ -16,6 +16,7 @@ from rlmm_daemon.adapters.quorum.service import Service
 from rlmm_daemon.adapters.quorum.wire import Group
 from rlmm_daemon.core.raft.roles import Timing
 from rlmm_daemon.core.raft.voters import Endpoint, VoterSet
+from rlmm_daemon.domain.errors import HistoryLost
 from rlmm_daemon.ports.clock import Clock
 from rlmm_daemon.ports.disk import Disk
 
@@ -41,6 +42,8 @@ class ReplicaOptions(msgspec.Struct, frozen=True, kw_only=True):
     #: Whom it asks who leads, while it knows nobody better.
     bootstrap: tuple[Endpoint, ...] = ()
     timing: Timing = Timing()
+    #: So much of the log was committed, and on this disk, before: one that ends earlier is none.
+    least_end: int = 0
     #: Of a quorum with kraft.version 0, whose log names none.
     static_voters: VoterSet | None = None
 
@@ -68,6 +71,13 @@ async def running(
         topic_id=topic_id,
         static_voters=options.static_voters,
     )
+    if files.log.end < options.least_end:
+        await files.close()
+        raise HistoryLost(
+            f"{options.directory}: the log ends with offset {files.log.end}, and had been read up "
+            f"to {options.least_end}: an older copy was put in its place. Start the daemon anew, "
+            "which says what is missing"
+        )
     group = Group(
         cluster_id=files.cluster_id,
         topic=options.topic,

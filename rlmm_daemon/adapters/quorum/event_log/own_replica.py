@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Any
 
+import msgspec
 import structlog
 
 from rlmm_daemon.adapters.quorum.files.formatted import (
@@ -67,6 +68,8 @@ class OwnReplica:
         self._failure: RlmmError | None = None
         #: The log that this process went on with so far, and as which replica.
         self._of: tuple[bytes, int] | None = None
+        #: By directory id, how much was committed and on its disk when it was closed.
+        self._held: tuple[bytes, int] = b"", 0
         self._changed = asyncio.Event()
         self._stop = asyncio.Event()
         self._ended = asyncio.Event()
@@ -235,8 +238,10 @@ class OwnReplica:
         self._stop.set()
         await self._ended.wait()
 
-    async def _require_same(self) -> None:
+    async def _require_same(self) -> bytes:
         """Refuse another log's directory, or another replica's, in the place of the first one.
+
+        Return the directory's id.
 
         Raises:
             ConfigError: it is one. What was read before is none of its.
@@ -251,10 +256,13 @@ class OwnReplica:
                 "rlmm quorum format with --join and that quorum's --topic-id"
             )
         self._of = found
+        return meta.directory_id
 
     async def _live(self) -> None:
-        options = self._options
-        await self._require_same()
+        directory_id = await self._require_same()
+        known, held = self._held
+        least = held if known == directory_id else 0  # a new disk is given all of it again
+        options = msgspec.structs.replace(self._options, least_end=least)
         async with running(
             self._disk, self._clock, options, acceptor=self._acceptor, dialer=self._dialer
         ) as node:
@@ -262,6 +270,8 @@ class OwnReplica:
                 self._tell(node)
                 await self._stop.wait()
             finally:
+                replica = node.replica
+                self._held = directory_id, min(replica.committed, replica.log.synced)
                 self._tell(None)
 
     def _tell(self, node: Node | None) -> None:

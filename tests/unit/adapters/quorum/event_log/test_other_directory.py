@@ -10,7 +10,7 @@ import pytest
 from rlmm_daemon.adapters.quorum.files.identity import format_replica
 from rlmm_daemon.adapters.quorum.files.replica_files import ReplicaFiles
 from rlmm_daemon.core.raft.voters import VoterSet
-from rlmm_daemon.domain.errors import StorageUnavailable
+from rlmm_daemon.domain.errors import HistoryLost, StorageUnavailable
 from tests.contract.event_log import P0, read
 from tests.support.quorum import CLUSTER_ID, TOPIC, Quorum, quorum_of_ours
 from tests.unit.adapters.quorum.event_log.test_log import log_at, until
@@ -63,3 +63,37 @@ async def test_another_quorum_in_the_place_of_a_lost_disk_is_not_gone_on_with(
             await until(lambda: bool(told))
             assert told == [1]
             assert await read(log, P0, 0, 2) == [(0, b"acknowledged"), (1, b"on its way")]
+
+
+async def test_an_older_copy_in_the_place_of_a_lost_disk_is_not_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was folded of the former log is none of its, as far as the offsets are the same."""
+    async with quorum_of_ours(tmp_path, voters=1) as quorum:
+        await quorum.stop(1)
+        directory, backup = quorum.directory(1), tmp_path / "backup"
+        async with log_at(quorum, 1) as log:
+            await log.open(create=True)
+        shutil.copytree(directory, backup)
+        async with log_at(quorum, 1) as log:
+            await log.open(create=False)
+            for value in (b"acknowledged", b"so, too"):
+                await log.append(P0, value)
+            with monkeypatch.context() as patch:
+
+                async def fails(*_: object) -> None:
+                    raise OSError(errno.EIO, "the disk failed")
+
+                patch.setattr(ReplicaFiles, "sync", fails)
+                log.begin_append(P0, b"on its way", lambda _: None)
+                await until(lambda: log._replica.node is None)
+                shutil.move(directory, tmp_path / "lost")
+            shutil.copytree(backup, directory)
+            await until(lambda: log._replica.node is not None or log._replica._failure is not None)
+            with pytest.raises(HistoryLost, match="an older copy"):
+                await log.epoch_end(P0, 1)
+            with pytest.raises(HistoryLost, match="an older copy"):
+                log.begin_append(P0, b"refused", lambda _: pytest.fail("it was refused"))
+        async with log_at(quorum, 1) as log:
+            await log.open(create=False)
+            assert await log.append(P0, b"anew") == 0
