@@ -110,6 +110,8 @@ class ReplicaLog:
         self._rows: dict[int, list[tuple[int, Event]]] = defaultdict(list)
         self._voters: tuple[ReplicaKey, ...] = ()
         self._me = ReplicaKey(0, b"")
+        #: By partition, of the checkpoint that was loaded: before this offset some were dropped.
+        self._dropped_to: Sequence[int] = ()
         self._cluster_id = ""
         self._topic_id = bytes(16)
         self._whole = False
@@ -164,12 +166,17 @@ class ReplicaLog:
         """Read from the history's position to what is settled now.
 
         Damage is never passed over: each event's offset depends on all before it.
+
+        Raises:
+            NotReady: what had been read of it was compacted since: it may lack an end of that.
         """
         del damaged
         fold = history.fold
         number = fold.partition
         if fold.position:
             await self._read_on()
+            if self._dropped_to and fold.position < self._dropped_to[number]:
+                raise NotReady(f"metadata partition {number} was compacted meanwhile: ask again")
         for at, (offset, value) in self._rows[number]:
             if at < self._settled and offset >= fold.position:
                 history.take(offset, value)
@@ -240,14 +247,15 @@ class ReplicaLog:
                 raise NotReady("a checkpoint takes the log's place just now: ask again")
             self._files = len(found.segments) + len(found.snapshots)
             point = await recovery.recovery_point(self._disk, self._layout) or 0
-            await self._stand_on(found.snapshots)
+            await self._stand_on(found.snapshots, found.segments)
             await self._read_segments(found.segments, point)
         except FileNotFoundError as error:
             raise NotReady(f"{error.filename} was removed meanwhile: ask again") from error
 
-    async def _stand_on(self, points: Sequence[LogPoint]) -> None:
+    async def _stand_on(self, points: Sequence[LogPoint], bases: Sequence[int]) -> None:
         """Hold every checkpoint against its checksums; begin with the newest."""
-        if self._end > self._settled:  # what was behind it may be other events by now
+        # What was behind it may be other events by now, and checkpoints may have taken its place.
+        if self._end > self._settled or min(bases, default=0) > self._end:
             self._fold, self._end, self._epoch = LogFold(), 0, 0
             self._rows.clear()
         if self._end:
@@ -271,6 +279,7 @@ class ReplicaLog:
                 self._rows[number] += [(-1, event) for event in events]
         self._fold, self._end = loaded.fold, point.end
         self._epoch, self._settled = point.epoch, max(self._settled, point.end)
+        self._dropped_to = loaded.source.dropped_to
 
     async def _read_piece(
         self, point: LogPoint, position: int, bytes_max: int
