@@ -258,6 +258,10 @@ class Folding:
         data = await node.read(offset, end, _READ_BYTES)
         if not data and offset < node.log.start:
             raise SnapshotGone(f"a checkpoint takes the place of offset {offset}")
+        if not data and offset >= node.log.end:  # a new disk, which is given all of it again
+            raise OSError(
+                f"this replica does not have offset {offset} of the quorum's log again yet"
+            )
         if not data:
             raise LogCorrupt(f"offset {offset} of the quorum's log is not in it any more")
         return data

@@ -97,3 +97,16 @@ async def test_an_older_copy_in_the_place_of_a_lost_disk_is_not_gone_on_with(
         async with log_at(quorum, 1) as log:
             await log.open(create=False)
             assert await log.append(P0, b"anew") == 0
+
+
+async def test_what_a_new_disk_was_not_given_again_yet_is_not_called_damaged(
+    tmp_path: Path,
+) -> None:
+    """A partition that is read meanwhile goes on by itself, and not by an operator's word."""
+    async with quorum_of_ours(tmp_path, voters=1) as quorum:
+        await quorum.stop(1)
+        async with log_at(quorum, 1) as log:
+            await log.open(create=True)
+            end = log._node.log.end
+            with pytest.raises(OSError, match="again yet"):
+                await log.folding._read(end, end + 1)
