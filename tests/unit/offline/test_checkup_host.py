@@ -183,8 +183,11 @@ async def test_what_hangs_is_left_behind():
 
 def test_what_holds_the_state_directory_is_named_without_what_was_typed_for_it(monkeypatch):
     """What doctor says goes into tickets."""
-    typed = [sys.executable, "-c", "input()", "--set", "storage.secret_access_key=hunter2"]
-    with subprocess.Popen(typed, stdin=subprocess.PIPE) as other:
+    waits = "print(flush=True); input()"
+    typed = [sys.executable, "-c", waits, "--set", "storage.secret_access_key=hunter2"]
+    with subprocess.Popen(typed, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()  # the kernel knows its words by now
         monkeypatch.setattr(checkup_host, "holder_of", lambda _: other.pid)
         found = state_lock("/state", None).found
         other.communicate(b"\n", timeout=30)
