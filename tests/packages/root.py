@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from tests.support.daemon_process import REPOSITORY
+
 _SECONDS: Final = 300
 _ENVIRONMENT: Final = {
     "PATH": "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -31,6 +33,9 @@ _SYSTEMD: Final = """
 mkdir -p "$1/root/run/systemd" "$1/root/run/lock" "$1/root/sys/fs/cgroup"
 mount -t sysfs sysfs "$1/root/sys"
 mount -t cgroup2 cgroup2 "$1/root/sys/fs/cgroup"
+# The machine's users have to see this repository wherever it lies, be it on a mount of its own.
+if [ ! -e "$1/root$3/Makefile" ]; then mkdir -p "$1/root$3"; mount --bind -o ro "$3" "$1/root$3"; fi
+(cd "$1/root$3"; while cd .. && [ ! "$PWD" -ef "$1/root" ]; do chmod a+x .; done)
 rm -rf "$1"/root/etc/systemd/system/* "$1"/root/usr/lib/systemd/system/*.wants
 echo mounted
 export container=lxc
@@ -100,7 +105,8 @@ def machine(log: Path) -> Iterator[Root]:
     with tempfile.TemporaryDirectory(prefix="rlmm-machine-") as home, log.open("w") as output:
         holder = subprocess.Popen(
             ["unshare", "--pid", "--mount", "--cgroup", "--ipc", "--uts", "--net", "--fork",
-             "--kill-child", "--mount-proc", "sh", "-c", _MOUNT + _SYSTEMD, "sh", home, "/"],
+             "--kill-child", "--mount-proc", "sh", "-c", _MOUNT + _SYSTEMD, "sh", home, "/",
+             str(REPOSITORY)],
             stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
         )  # fmt: skip
         try:
