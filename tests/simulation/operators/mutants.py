@@ -41,7 +41,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
         "    if not given.gaps or one.failure is not None:\n        return one\n",
         "    if True:\n        return one\n",
         seeds=1,
-        first=20,
+        first=10,
     ),
     _planted(
         "recovers_what_is_not_whole",
@@ -49,7 +49,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
         "            problem = _problem(segment, sizes)\n",
         '            problem = ""\n',
         seeds=2,
-        first=6,
+        first=1,
     ),
     _planted(
         "snapshot_is_not_compared",
@@ -57,7 +57,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
         "        whole = await self.history.drop(loaded.fold, reason, same_log=loaded.same_log)\n",
         "        whole = True\n",
         seeds=2,
-        first=445,
+        first=285,
     ),
     _planted(
         "positions_need_no_confirmation",
@@ -73,7 +73,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
         "        if self._recovery is None:\n            for each in missing:\n",
         "        if True:\n            for each in missing:\n",
         seeds=2,
-        first=34,
+        first=3,
     ),
     _planted(
         "night_spares_nothing",
@@ -83,7 +83,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
         "    if ages.holds_object(recorded, found.modified_ms):\n",
         "    if False:\n",
         seeds=1,
-        first=15,
+        first=3,
     ),
     _planted(
         "recover_ends_nothing",
@@ -115,7 +115,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
         "            return hold\n",
         "            return None\n",
         seeds=2,
-        first=47,
+        first=81,
     ),
     _planted(
         "acceptance_leaves_no_hold",
@@ -131,7 +131,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
         "        bucket.unwritten.append(accepted)\n"
         "        return accepted\n",
         seeds=2,
-        first=47,
+        first=333,
     ),
     _planted(
         "accepts_before_anybody_looked",
@@ -147,7 +147,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
         "        await self._presence.require_alone()\n",
         "        return\n",
         seeds=1,
-        first=1367,
+        first=938,
     ),
     _planted(
         "hold_of_a_manifest_binds_nobody",
@@ -155,7 +155,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
         '        return "" if self.held is UNSET else "its manifest is held back"\n',
         '        return ""\n',
         seeds=2,
-        first=27,
+        first=171,
     ),
     _planted(
         "release_approves",
@@ -171,7 +171,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
         "    return msgspec.structs.replace(manifest, held=UNSET)\n",
         "    return manifest\n",
         seeds=1,
-        first=27,
+        first=4,
     ),
     _planted(
         "one_approval_is_for_all",
@@ -179,7 +179,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
         "        if manifest.approved is not UNSET\n",
         "        if any(each.approved is not UNSET for each in manifests.values())\n",
         seeds=2,
-        first=0,
+        first=734,
     ),
     _planted(
         "approval_lets_nothing_go",
@@ -198,7 +198,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
         '        return "rlmm cleanup"\n',
         "",
         seeds=1,
-        first=20,
+        first=294,
     ),
     _planted(
         "explain_forgets_the_failures_own_command",
