@@ -2,6 +2,8 @@
 
 import errno
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -14,6 +16,18 @@ from rlmm_daemon.domain.errors import HistoryLost, StorageUnavailable
 from tests.contract.event_log import P0, read
 from tests.support.quorum import CLUSTER_ID, TOPIC, Quorum, quorum_of_ours
 from tests.unit.adapters.quorum.event_log.test_log import log_at, until
+
+
+@contextmanager
+def failing_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have no replica's disk sync anything as long as the block lasts."""
+
+    async def fails(*_: object) -> None:
+        raise OSError(errno.EIO, "the disk failed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ReplicaFiles, "sync", fails)
+        yield
 
 
 async def replace(quorum: Quorum, number: int) -> None:
@@ -42,12 +56,7 @@ async def test_another_quorum_in_the_place_of_a_lost_disk_is_not_gone_on_with(
             own._options = msgspec.structs.replace(own._options, topic_id=None)
             await log.open(create=True)
             assert await log.append(P0, b"acknowledged") == 0
-            with monkeypatch.context() as patch:
-
-                async def fails(*_: object) -> None:
-                    raise OSError(errno.EIO, "the disk failed")
-
-                patch.setattr(ReplicaFiles, "sync", fails)
+            with failing_disk(monkeypatch):
                 told: list[object] = []
                 log.begin_append(P0, b"on its way", told.append)
                 await until(lambda: own.node is None)
@@ -79,12 +88,7 @@ async def test_an_older_copy_in_the_place_of_a_lost_disk_is_not_gone_on_with(
             await log.open(create=False)
             for value in (b"acknowledged", b"so, too"):
                 await log.append(P0, value)
-            with monkeypatch.context() as patch:
-
-                async def fails(*_: object) -> None:
-                    raise OSError(errno.EIO, "the disk failed")
-
-                patch.setattr(ReplicaFiles, "sync", fails)
+            with failing_disk(monkeypatch):
                 log.begin_append(P0, b"on its way", lambda _: None)
                 await until(lambda: log._replica.node is None)
                 shutil.move(directory, tmp_path / "lost")
